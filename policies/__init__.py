@@ -1,0 +1,1 @@
+"""Shipped with the wheel; read by `importlib.resources`."""

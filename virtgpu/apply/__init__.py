@@ -1,0 +1,1 @@
+"""The only writer: executor, journal, recovery, reservations."""

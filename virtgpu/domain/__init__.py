@@ -1,0 +1,1 @@
+"""libvirt domain XML: built and edited with lxml."""

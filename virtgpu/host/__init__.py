@@ -1,0 +1,1 @@
+"""The door to the outside of one host."""

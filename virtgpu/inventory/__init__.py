@@ -1,0 +1,1 @@
+"""Reading a host, once, into one frozen value."""

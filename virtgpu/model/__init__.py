@@ -1,0 +1,1 @@
+"""Frozen values of the field: addresses, GPUs, requests, slices."""

@@ -1,0 +1,55 @@
+"""A plan: what will be done, in which order, resting on which facts, and why."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from virtgpu.model import codec
+from virtgpu.model.steps import Step
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One attribute that a plan rests on: still the same ("is") or still as much ("at least").
+
+    *subject* is a PCI address, an mdev UUID, a slice id or `domain NAME`; *attribute* is one of
+    `virtgpu.plan.facts.ATTRIBUTES`.
+    """
+
+    subject: str
+    attribute: str
+    value: str | int | bool | None
+    compare: Literal["is", "at least"] = "is"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Steps in order. *goal* says what recovery does with it half done: a `make` plan is undone,
+    a `take` plan (destroy, undefine) is finished. *why* are sentences for people: the choice
+    of the GPU. *host* is the label of the host that it was made for.
+    """
+
+    version: int = 1
+    kind: Literal["plan"] = "plan"
+    id: str
+    host: str
+    created: str
+    goal: Literal["make", "take"]
+    summary: str
+    why: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    steps: tuple[Step, ...] = ()
+    digest: str = ""
+
+    def sealed(self) -> Plan:
+        """The same plan with the digest of its facts and steps."""
+        return msgspec.structs.replace(self, digest=self._digest())
+
+    def is_intact(self) -> bool:
+        """Whether the digest fits the content: the file was not edited or damaged."""
+        return self.digest == self._digest()
+
+    def _digest(self) -> str:
+        body = codec.encode((self.host, self.goal, self.facts, self.steps))
+        return hashlib.sha256(body).hexdigest()

@@ -1,0 +1,77 @@
+"""Reservations (who was promised what) and slices (what there is, ours or foreign)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from virtgpu.model.gpu import Holder, Mechanism
+from virtgpu.model.pci import PciAddress
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where one slice lives on the hardware.
+
+    Which fields are set follows from *mechanism*: *functions* for a whole card,
+    *vf* for a plain VF, a vendor-VFIO vGPU and an mdev on a VF, *mdev* for mediated
+    devices, *gi_profile_id*, *gi_start* and *gi_size* for a MIG-backed vGPU.
+    """
+
+    mechanism: Mechanism
+    gpu: PciAddress
+    functions: tuple[PciAddress, ...] = ()
+    vf: PciAddress | None = None
+    mdev: str | None = None
+    type_id: str | None = None
+    type_name: str | None = None
+    framebuffer_mib: int | None = None
+    gi_profile_id: int | None = None
+    gi_start: int | None = None
+    gi_size: int | None = None
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One slice promised; one file in the state directory, written before the hardware.
+
+    *id* is the slice's id for life (for an mdev also its UUID). *guest* is the
+    name that it is for, *domain_uuid* the libvirt domain that may use it.
+    *created* is RFC 3339 in UTC. *apply_id* names the apply that made it.
+    """
+
+    id: str
+    request: str
+    place: Place
+    created: str
+    apply_id: str
+    guest: str | None = None
+    domain_uuid: str | None = None
+    version: int = 1
+
+
+class SliceState(StrEnum):
+    """*present*: promised and there; *absent*: promised, not there (after a reboot);
+    *foreign*: there, not promised by us; *stuck*: a write to it has not come back."""
+
+    PRESENT = "present"
+    ABSENT = "absent"
+    FOREIGN = "foreign"
+    STUCK = "stuck"
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """One slice as `slice list` shows it: reservation and hardware joined.
+
+    A foreign slice has the mdev UUID or the VF's address as *id*.
+    *holders* is None when it is unknown who has it open.
+    """
+
+    id: str
+    name: str | None
+    state: SliceState
+    place: Place
+    guest: str | None = None
+    domain_uuid: str | None = None
+    request: str | None = None
+    created: str | None = None
+    holders: tuple[Holder, ...] | None = None

@@ -1,0 +1,1 @@
+"""The platforms that run guests."""

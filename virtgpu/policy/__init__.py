@@ -1,0 +1,1 @@
+"""May I, and on which GPU: answers on values."""

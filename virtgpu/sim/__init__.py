@@ -1,0 +1,1 @@
+"""A simulated GPU host behind the same door."""

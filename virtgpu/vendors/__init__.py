@@ -1,0 +1,1 @@
+"""What each GPU vendor's cards can do, by capability."""
