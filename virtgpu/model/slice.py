@@ -13,9 +13,11 @@ from virtgpu.model.pci import PciAddress
 class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where one slice lives on the hardware.
 
-    Which fields are set follows from *mechanism*: *functions* for a whole card,
-    *vf* for a plain VF, a vendor-VFIO vGPU and an mdev on a VF, *mdev* for mediated
-    devices, *gi_profile_id*, *gi_start* and *gi_size* for a MIG-backed vGPU.
+    Which fields are set follows from *mechanism*: *functions* for a whole card (with
+    *previous_drivers*, one each, which destroying binds again), *vf* for a plain VF, a
+    vendor-VFIO vGPU and an mdev on a VF, *mdev* for mediated devices, *gi_profile_id* for a
+    MIG-backed vGPU. *gi_start* and *gi_size* are set only when the GPU instance was made for
+    this slice, and goes with it.
     """
 
     mechanism: Mechanism
@@ -29,6 +31,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     gi_profile_id: int | None = None
     gi_start: int | None = None
     gi_size: int | None = None
+    previous_drivers: tuple[str | None, ...] = ()
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
