@@ -1,0 +1,82 @@
+"""Instructions of whole commands, counted by callgrind: virtgpu against its peers in one run.
+
+    python bench/instructions.py
+
+Prints one row a comparison: ours, the peer's, the ratio, the limit. Warm .pyc, same Python for both
+where both are Python.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+VIRTGPU = str(Path(sys.executable).with_name("virtgpu"))
+NODE = Path(__file__).with_name("node-with-gpu.xml")
+TREE_ENV = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "NO_COLOR": "1"}
+
+
+class Row(NamedTuple):
+    """One comparison; *limit* is the most that ours may be of the peer's."""
+
+    name: str
+    ours: list[str]
+    peer: list[str]
+    limit: float
+
+
+def rows(state: str) -> list[Row]:
+    click = [sys.executable, "-c", "import click"]
+    sim = [sys.executable, VIRTGPU, "--state-dir", state, "--host", "sim:a40x2-mdev-vf"]
+    virt_install = [
+        "/usr/bin/python3", "/usr/bin/virt-install", "--connect", f"test://{NODE}",
+        "--name", "render01", "--memory", "4096", "--vcpus", "4", "--disk", "none", "--network", "none",
+        "--osinfo", "generic", "--boot", "hd", "--hostdev", "pci_0000_51_00_4", "--print-xml", "1",
+    ]  # fmt: skip
+    render = [*sim, "vm", "render", "render01", "--gpu", "A40-12Q"]
+    return [
+        Row("virtgpu --version", [sys.executable, VIRTGPU, "--version"], click, 1.3),
+        Row("virtgpu --help", [sys.executable, VIRTGPU, "--help"], click, 1.3),
+        Row("vm render, one vGPU", render, virt_install, 0.45),
+    ]
+
+
+def instructions(command: list[str]) -> int:
+    """Instructions of the whole process, children left out; raises when it fails."""
+    environment = {**os.environ, **TREE_ENV}
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    with tempfile.TemporaryDirectory() as folder:
+        valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out"]
+        done = subprocess.run(
+            [*valgrind, *command], env=environment, check=True, capture_output=True, text=True, timeout=600
+        )
+    collected = re.search(r"Collected : (\d+)", done.stderr)
+    if collected is None:
+        sys.exit(f"valgrind did not count: {done.stderr[-500:]}")
+    return int(collected[1])
+
+
+def main() -> int:
+    worst = 0
+    counted: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as state:
+        for row in rows(state):
+            ours = instructions(row.ours)
+            key = " ".join(row.peer)
+            peer = counted[key] = counted.get(key) or instructions(row.peer)
+            ratio = ours / peer
+            worst |= ratio > row.limit
+            print(
+                f"{row.name:24} {ours / 1e6:8.0f} M  peer {peer / 1e6:8.0f} M  "
+                f"ratio {ratio:5.2f}  limit {row.limit:4.2f}  {'ok' if ratio <= row.limit else 'OVER'}"
+            )
+    return int(worst)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
