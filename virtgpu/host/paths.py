@@ -13,8 +13,12 @@ IOMMU_GROUPS = "sys/kernel/iommu_groups"
 NUMA_NODES = "sys/devices/system/node"
 PRODUCT_UUID = "sys/class/dmi/id/product_uuid"
 NVIDIA_VERSION = "sys/module/nvidia/version"
+NVIDIA_VGPU_MODULE = "sys/module/nvidia_vgpu_vfio"
 KERNEL_RELEASE = "proc/sys/kernel/osrelease"
+KERNEL_ARCH = "proc/sys/kernel/arch"
 DEVICE_TREE_MODEL = "sys/firmware/devicetree/base/model"
+DEVICE_TREE_COMPATIBLE = "sys/firmware/devicetree/base/compatible"
+PCI_IDS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 PROC = "proc"
 
 
@@ -46,3 +50,13 @@ def iommu_group_devices(group: int) -> str:
 def process(pid: int, *below: str) -> str:
     """A process' directory in procfs, or a file below it."""
     return "/".join((PROC, str(pid), *below))
+
+
+def nvidia_information(address: PciAddress) -> str:
+    """What NVIDIA's driver prints of one GPU: model, minor number."""
+    return f"proc/driver/nvidia/gpus/{address}/information"
+
+
+def numa_node(node: int, *below: str) -> str:
+    """A memory node's directory, or a file below it."""
+    return "/".join((NUMA_NODES, f"node{node}", *below))
