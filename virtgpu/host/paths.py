@@ -20,6 +20,8 @@ DEVICE_TREE_MODEL = "sys/firmware/devicetree/base/model"
 DEVICE_TREE_COMPATIBLE = "sys/firmware/devicetree/base/compatible"
 PCI_IDS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 PROC = "proc"
+# Only a simulated machine has it: its proc is whole in a pid namespace of its own, too.
+SIMULATED_MARK = "sys/module/virtgpu_sim/version"
 
 
 def pci(address: PciAddress, *below: str) -> str:
