@@ -53,7 +53,12 @@ def instructions(command: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out"]
         done = subprocess.run(
-            [*valgrind, *command], env=environment, check=True, capture_output=True, text=True, timeout=600
+            [*valgrind, *command],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
     collected = re.search(r"Collected : (\d+)", done.stderr)
     if collected is None:

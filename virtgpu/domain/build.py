@@ -1,0 +1,194 @@
+"""From a template and attachments to the guest's XML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from copy import deepcopy
+
+from lxml import etree
+
+from virtgpu.domain import elements, hostdev, metadata, template, topology
+from virtgpu.domain.read import host_devices
+from virtgpu.domain.target import Target
+from virtgpu.errors import Config, Conflict, Usage
+from virtgpu.model.attachment import Attachment
+
+_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
+_MAX_NAME_BYTES = 200  # libvirt writes NAME.xml and NAME_VARS.fd; a file name has 255 bytes
+_SCREENS = ("vnc", "spice", "egl-headless", "dbus")
+
+
+def render(
+    text: bytes | None,
+    *,
+    name: str,
+    uuid: str | None,
+    attachments: Sequence[Attachment],
+    target: Target = Target(),  # noqa: B008 - a frozen value
+    memory_mib: int | None = None,
+    vcpus: int | None = None,
+    display: bool = False,
+    spare_ports: int = topology.SPARE_PORTS,
+) -> bytes:
+    """The domain XML of guest *name* with its slices, from a template (None: the shipped one).
+
+    Everything of the template that is not ours stays: elements, comments, order. Without
+    *uuid* libvirt gives the guest one. *display* makes the first vGPU the boot display.
+    *spare_ports* root ports stay free for devices plugged in later.
+
+    Raises `Usage` (name, UUID, figures), `Config` (the template), `Conflict` (the template gives
+    one of these devices already), `Unsupported` (no room, or *target* cannot).
+    """
+    check_name(name)
+    base = template.load(text)
+    root = deepcopy(base.root.getroottree()).getroot()
+    slices = tuple(attachments)
+    _identify(root, name, uuid)
+    if base.is_shipped:
+        _suit_host(root, target, display=display)
+    _size(root, memory_mib, vcpus)
+    if slices:
+        _add_metadata(root, slices)
+        _check_unused(root, slices)
+    _add_devices(root, slices, base.layout, target, display=display, spare=spare_ports)
+    return elements.text_of(root)
+
+
+def check_name(name: str) -> None:
+    """Raise `Usage` for a name that libvirt would refuse or that makes no file name."""
+    if not name.strip() or name != name.strip():
+        raise Usage(f"guest name {name!r}: blank, or blanks at an end")
+    if "/" in name or not name.isprintable() or not elements.is_clean(name):
+        raise Usage(f"guest name {name!r}: libvirt takes no / and no control character")
+    if name in (".", "..") or len(name.encode("utf-8", "replace")) > _MAX_NAME_BYTES:
+        raise Usage(f"guest name {name[:40]!r}: no file can be named so")
+
+
+def _identify(root: etree._Element, name: str, uuid: str | None) -> None:
+    _set_text(root, "name", name)
+    if uuid is not None:
+        if _UUID.fullmatch(uuid.lower()) is None:
+            raise Usage(f"guest {name!r}: {uuid!r} is not a UUID")
+        _set_text(root, "uuid", uuid.lower())
+    elif (old := root.find("uuid")) is not None:
+        elements.remove(old)
+    # A running guest's number has no place in a definition.
+    root.attrib.pop("id", None)
+
+
+def _set_text(root: etree._Element, tag: str, text: str) -> etree._Element:
+    node = root.find(tag)
+    if node is None:
+        node = etree.Element(tag)
+        anchor = root.find("name")
+        if anchor is None:
+            root.insert(0, node)
+            node.tail = root.text
+        else:
+            elements.insert_after(anchor, node)
+    node.text = text
+    return node
+
+
+def _suit_host(root: etree._Element, target: Target, *, display: bool) -> None:
+    """What a shipped template leaves to the host: KVM or not, and whose screen it is."""
+    if target.domain_type != "kvm":
+        root.set("type", target.domain_type)
+        cpu = root.find("cpu[@mode='host-passthrough']")
+        if cpu is not None:  # libvirt refuses it without KVM
+            elements.remove(cpu)
+    model = root.find("devices/video/model") if display else None
+    if model is not None:
+        model.set("type", "none")
+
+
+def _size(root: etree._Element, memory_mib: int | None, vcpus: int | None) -> None:
+    if memory_mib is not None:
+        _check_figure("memory", memory_mib, "MiB", 1 << 30)
+        _refuse_fixed("memory", [root.find("cpu/numa"), root.find("maxMemory")])
+        _set_text(root, "memory", str(memory_mib)).set("unit", "MiB")
+        current = root.find("currentMemory")
+        if current is not None:
+            current.text = str(memory_mib)
+            current.set("unit", "MiB")
+    if vcpus is not None:
+        _check_figure("number of vCPUs", vcpus, "", 8192)
+        _refuse_fixed(
+            "number of vCPUs",
+            [root.find("cpu/numa"), root.find("cpu/topology"), root.find("vcpus")],
+        )
+        _set_text(root, "vcpu", str(vcpus)).attrib.pop("current", None)
+
+
+def _check_figure(what: str, value: int, unit: str, limit: int) -> None:
+    if not 1 <= value <= limit:
+        raise Usage(f"{what} {value} {unit}".rstrip() + f" is not within 1 to {limit}")
+
+
+def _refuse_fixed(what: str, layouts: Sequence[etree._Element | None]) -> None:
+    """A template that deals out memory or CPUs node by node is changed by its author only."""
+    for node in layouts:
+        if node is not None:
+            raise Config(
+                f"template line {node.sourceline}: <{node.tag!s}> fixes the {what}",
+                hint=f"change it there, or leave the {what} out of the command",
+            )
+
+
+def _add_metadata(root: etree._Element, slices: tuple[Attachment, ...]) -> None:
+    holder = root.find("metadata")
+    if holder is None:
+        holder = etree.Element("metadata")
+        anchor = root.find("uuid")
+        elements.insert_after(root.find("name") if anchor is None else anchor, holder)  # type: ignore[arg-type]
+    elements.append(holder, metadata.element(slices))
+
+
+def _check_unused(root: etree._Element, slices: tuple[Attachment, ...]) -> None:
+    ids: set[str] = set()
+    keys = {device.key: f"the template (line {device.line})" for device in host_devices(root)}
+    for attachment in slices:
+        if attachment.slice_id in ids:
+            raise Conflict(f"slice {attachment.slice_id} is given twice to one guest")
+        ids.add(attachment.slice_id)
+        mine = [attachment.mdev.lower()] if attachment.mdev is not None else attachment.functions
+        for key in mine:
+            if key in keys:
+                raise Conflict(
+                    f"{key} is given to the guest by {keys[key]} already",
+                    hint="remove it there, or choose another GPU",
+                )
+            keys[key] = f"slice {attachment.slice_id}"
+
+
+def _add_devices(
+    root: etree._Element,
+    slices: tuple[Attachment, ...],
+    layout: topology.Layout,
+    target: Target,
+    *,
+    display: bool,
+    spare: int,
+) -> None:
+    devices = root.find("devices")
+    if devices is None:
+        devices = etree.Element("devices")
+        elements.append(root, devices)
+    screen = hostdev.boot_display(slices, target) if display else None
+    if screen is not None:
+        _check_screen(devices)
+    placement = topology.place(layout, tuple(len(a.functions) or 1 for a in slices), spare=spare)
+    for index in placement.new_ports:
+        elements.append(devices, hostdev.root_port(index))
+    for attachment, place in zip(slices, placement.places, strict=True):
+        for node in hostdev.hostdevs(attachment, place, display=attachment is screen):
+            elements.append(devices, node)
+
+
+def _check_screen(devices: etree._Element) -> None:
+    if not any(node.get("type") in _SCREENS for node in devices.iterchildren("graphics")):
+        raise Config(
+            "a display was asked for, and the template has no <graphics> to show it",
+            hint="add <graphics type='vnc' listen='127.0.0.1'/> to its devices",
+        )

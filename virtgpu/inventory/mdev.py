@@ -1,0 +1,127 @@
+"""Mediated devices: the types that a parent supports and the devices that exist.
+
+Kernel Documentation/ABI/testing/sysfs-bus-vfio-mdev: `name` and `description` are optional, and
+`description` is free text (NVIDIA: key=value, commas between; i915 GVT-g: several lines).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from virtgpu.host import paths
+from virtgpu.inventory.holders import Holders
+from virtgpu.inventory.names import parse_type
+from virtgpu.inventory.reader import Reader, address, number
+from virtgpu.model.gpu import MdevDevice, Mechanism, SliceType
+from virtgpu.model.pci import PciAddress
+
+TYPES = "mdev_supported_types"
+_UUID = r"[0-9a-f]{8}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{12}"
+_NODEDEV = re.compile(
+    rf"mdev_(?P<uuid>{_UUID})(?:_(?P<parent>[0-9a-f]{{4,8}}_[0-9a-f]{{2}}_[0-9a-f]{{2}}_[0-7]))?",
+    re.ASCII | re.IGNORECASE,
+)
+_PLAIN_UUID = re.compile(_UUID.replace("[_-]", "-"), re.ASCII | re.IGNORECASE)
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What a type's description says; None where it does not."""
+
+    framebuffer_mib: int | None = None
+    max_instances: int | None = None
+
+
+class NodedevName(msgspec.Struct, frozen=True):
+    """The parts of libvirt's name of a mediated device; *parent* since libvirt 7.7."""
+
+    uuid: str
+    parent: PciAddress | None = None
+
+
+def parse_description(text: str | None) -> Description:
+    """`num_heads=4, framebuffer=1024M, max_instance=16`, or lines of `key: value`."""
+    found: dict[str, str] = {}
+    for part in (text or "").replace("\n", ",").split(","):
+        key, equals, value = part.partition("=")
+        if equals:
+            found[key.strip()] = value.strip()
+    size = found.get("framebuffer", "")
+    return Description(
+        framebuffer_mib=number(size[:-1]) if size.endswith("M") else None,
+        max_instances=number(found.get("max_instance")),
+    )
+
+
+def parse_nodedev_name(name: str) -> NodedevName | None:
+    """`mdev_UUID` (before libvirt 7.7) or `mdev_UUID_PARENT`; None when it is neither."""
+    match = _NODEDEV.fullmatch(name)
+    if match is None:
+        return None
+    parent = None
+    if match["parent"]:
+        domain, bus, slot, function = match["parent"].lower().split("_")
+        parent = address(f"{domain}:{bus}:{slot}.{function}")
+        if parent is None:
+            return None
+    return NodedevName(match["uuid"].lower().replace("_", "-"), parent)
+
+
+def read_devices(reader: Reader, holders: Holders) -> dict[PciAddress, tuple[MdevDevice, ...]]:
+    """Every mediated device whose parent is a PCI function, by parent, sorted by UUID."""
+    found: dict[PciAddress, list[MdevDevice]] = {}
+    for name in sorted(reader.names(paths.MDEV_DEVICES)):
+        above = (reader.link(paths.mdev(name)) or "").split("/")[-2:-1]
+        parent = address(above[0]) if above else None
+        if parent is None or _PLAIN_UUID.fullmatch(name) is None:
+            continue
+        group = number(reader.last(paths.mdev(name, "iommu_group")))
+        device = MdevDevice(
+            uuid=name,
+            parent=parent,
+            type_id=reader.last(paths.mdev(name, "mdev_type")) or "",
+            iommu_group=group,
+            holders=holders.of_vfio(group, None),
+        )
+        found.setdefault(parent, []).append(device)
+    return {parent: tuple(devices) for parent, devices in found.items()}
+
+
+def read_instances(reader: Reader, parent: PciAddress) -> dict[str, int | None]:
+    """`available_instances` of every type of a parent, by type id."""
+    return {
+        type_id: reader.number(paths.mdev_type(parent, type_id, "available_instances"))
+        for type_id in sorted(reader.names(paths.pci(parent, TYPES)), key=_by_number)
+    }
+
+
+def _by_number(type_id: str) -> tuple[str, int, str]:
+    stem = type_id.rstrip("0123456789")
+    return stem, int(type_id[len(stem) :][:18] or 0), type_id
+
+
+def read_types(
+    reader: Reader, parent: PciAddress, ids: Mapping[str, int | None], mechanism: Mechanism
+) -> tuple[SliceType, ...]:
+    """Name, size and greatest number of each type, from one parent: its siblings say the same."""
+    return tuple(_type(reader, parent, type_id, mechanism) for type_id in ids)
+
+
+def _type(reader: Reader, parent: PciAddress, type_id: str, mechanism: Mechanism) -> SliceType:
+    name = reader.text(paths.mdev_type(parent, type_id, "name")) or None
+    said = parse_description(reader.raw(paths.mdev_type(parent, type_id, "description")))
+    documented = parse_type(name) if name else None
+    is_mig = documented is not None and documented.gi_slices is not None
+    size = said.framebuffer_mib
+    if size is None and documented is not None:
+        size = documented.framebuffer_mib
+    return SliceType(
+        id=type_id,
+        name=name,
+        mechanism=Mechanism.MIG if is_mig else mechanism,
+        framebuffer_mib=size,
+        max_instances=said.max_instances,
+        device_api=reader.text(paths.mdev_type(parent, type_id, "device_api")),
+    )

@@ -1,0 +1,79 @@
+"""Names of types and models: equal or not, never "nearly".
+
+The only tolerance in a type's name is the prefix NVIDIA or GRID and the case of letters. ME,
+NOME, MEALL and GFX are parts of a name: a tool that stripped them made A100-1-5C of A100-1-5CME
+and said nothing (https://github.com/NVIDIA/vgpu-device-manager/issues/212).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from virtgpu.model.gpu import Gpu, SliceType
+
+_PREFIX = re.compile(r"(?:(?:nvidia|grid)\s+)+", re.IGNORECASE)
+_SERIES = re.compile(r"-\d+([QCBA])\d*[A-Z]*\Z")
+_TOKEN = re.compile(r"[a-z0-9]+")
+
+
+def bare(name: str) -> str:
+    """The name without its NVIDIA or GRID prefix and without case."""
+    return _PREFIX.sub("", name.strip(), count=1).casefold()
+
+
+def label(kind: SliceType) -> str:
+    """What a person calls the type: its name, or its id where the driver gives no name."""
+    return kind.name if kind.name is not None else kind.id
+
+
+def is_called(kind: SliceType, name: str) -> bool:
+    """Whether a person who writes *name* means this type."""
+    return bare(label(kind)) == bare(name)
+
+
+def close(name: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Names that look like *name*, the likest first; to show, never to take."""
+    by_bare: dict[str, str] = {}
+    for candidate in names:
+        by_bare.setdefault(bare(candidate), candidate)
+    found = difflib.get_close_matches(bare(name), sorted(by_bare), n=5, cutoff=0.6)
+    return tuple(by_bare[key] for key in found)
+
+
+def series(name: str | None) -> str | None:
+    """Q, C, B or A of an NVIDIA type's name, None where it shows none."""
+    match = _SERIES.search(name or "")
+    return match[1] if match else None
+
+
+def family(name: str) -> str:
+    """The name up to the size: `a40-` of NVIDIA A40-12Q."""
+    return re.sub(r"\d+[qcba][a-z0-9]*\Z", "", bare(name))
+
+
+def is_model(gpu: Gpu, model: str) -> bool:
+    """Whether *model* is whole words of the GPU's name, or its device id.
+
+    `A100` is a word of "NVIDIA A100-SXM4-80GB" and none of "NVIDIA A1000"; `flex170` are the
+    words of "Data Center GPU Flex 170".
+    """
+    wanted = "".join(_TOKEN.findall(model.casefold()))
+    ids = (gpu.device_id, f"{gpu.vendor_id}{gpu.device_id}", f"0x{gpu.device_id}")
+    if not wanted or wanted in (text.casefold() for text in ids):
+        return bool(wanted)
+    names = (gpu.nvml.name if gpu.nvml else None, gpu.name)
+    return any(wanted in _runs(name) for name in names if name)
+
+
+def _runs(name: str) -> set[str]:
+    tokens = _TOKEN.findall(name.casefold())
+    spans = range(len(tokens))
+    return {"".join(tokens[i : j + 1]) for i in spans for j in spans[i:]}
+
+
+def model_of(gpu: Gpu) -> str:
+    """What a person calls this GPU's model."""
+    name = (gpu.nvml.name if gpu.nvml else None) or gpu.name
+    return name or f"{gpu.vendor_id}:{gpu.device_id}"
