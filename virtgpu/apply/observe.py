@@ -1,0 +1,207 @@
+"""Whether a step's effect is there: asked before it (must not be), after it (must be), and by
+recovery. The one place that reads back."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from virtgpu.apply import reservations
+from virtgpu.apply.world import World
+from virtgpu.host import paths
+from virtgpu.host.libvirt_domains import lookup, lookup_xml
+from virtgpu.inventory.pci import driver_override
+from virtgpu.inventory.reader import Reader, number
+from virtgpu.model import steps
+from virtgpu.model.pci import PciAddress
+from virtgpu.model.steps import Step
+
+
+class Effect(Enum):
+    """Where a step stands."""
+
+    ABSENT = "absent"
+    PARTIAL = "partial"
+    PRESENT = "present"
+    OTHER = "other"
+
+
+class Seen(NamedTuple):
+    """The answer, and in words what was found."""
+
+    effect: Effect
+    found: str
+
+
+_ABSENT = Seen(Effect.ABSENT, "it is not there")
+_PRESENT = Seen(Effect.PRESENT, "it is there")
+
+
+def observe(world: World, step: Step) -> Seen:
+    """Where the step stands on the host now."""
+    match step:
+        case steps.Reserve():
+            return _reservation(world, step.reservation.id)
+        case steps.Release():
+            return _opposite(_reservation(world, step.reservation.id))
+        case steps.BindDriver():
+            return _driver(world, step)
+        case steps.SetVfs():
+            return _vfs(world, step)
+        case steps.SetMigMode():
+            return _mig_mode(world, step)
+        case steps.SetMixedSize():
+            return _mixed(world, step)
+        case steps.CreateGpuInstance():
+            return _instance(world, step)
+        case steps.DestroyGpuInstance():
+            return _opposite(_instance(world, step))
+        case steps.CreateMdev():
+            return _mdev(world, step)
+        case steps.RemoveMdev():
+            return _opposite(_mdev(world, step))
+        case steps.SetVgpuType():
+            return _vgpu(world, step)
+        case steps.ClearVgpuType():
+            return _opposite(_vgpu(world, step))
+        case steps.DefineDomain():
+            return _defined(world, step)
+        case steps.UndefineDomain():
+            return _undefined(world, step)
+
+
+def _opposite(seen: Seen) -> Seen:
+    swapped = {Effect.ABSENT: Effect.PRESENT, Effect.PRESENT: Effect.ABSENT}
+    return Seen(swapped.get(seen.effect, seen.effect), seen.found)
+
+
+def _reservation(world: World, slice_id: str) -> Seen:
+    found = reservations.get(world.door.state_dir, slice_id)
+    return _ABSENT if found is None else Seen(Effect.PRESENT, f"slice {slice_id} is promised")
+
+
+def _driver(world: World, step: steps.BindDriver) -> Seen:
+    reader = Reader(world.door)
+    if not world.door.exists(paths.pci(step.address)):
+        return Seen(Effect.OTHER, f"{step.address} is gone")
+    driver = reader.last(paths.pci(step.address, "driver"))
+    override = driver_override(reader, step.address)
+    found = f"{step.address} has driver {driver or 'none'}, driver_override {override or 'none'}"
+    if (driver, override) == (step.driver, step.override):
+        return Seen(Effect.PRESENT, found)
+    if (driver, override) == (step.previous_driver, step.previous_override):
+        return Seen(Effect.ABSENT, found)
+    ours = driver in (None, step.driver, step.previous_driver)
+    return Seen(Effect.PARTIAL if ours and override in (
+        step.override, step.previous_override) else Effect.OTHER, found)
+
+
+def vfs_of(world: World, pf: PciAddress) -> list[PciAddress]:
+    """The VFs that the PF links to and that have appeared, in order."""
+    reader = Reader(world.door)
+    found = []
+    for name in reader.names(paths.pci(pf)):
+        index = number(name[6:]) if name.startswith("virtfn") else None
+        target = reader.last(paths.pci(pf, name)) if index is not None else None
+        if target is not None and world.door.exists(paths.pci(PciAddress(target), "physfn")):
+            found.append((index or 0, PciAddress(target)))
+    return [vf for _, vf in sorted(found)]
+
+
+def _vfs(world: World, step: steps.SetVfs) -> Seen:
+    there = len(vfs_of(world, step.address))
+    said = Reader(world.door).number(paths.pci(step.address, "sriov_numvfs"))
+    found = f"{step.address} has {there} VFs (sriov_numvfs {said})"
+    if there == step.count and said in (step.count, None):
+        return Seen(Effect.PRESENT, found)
+    if there == step.previous and said in (step.previous, None):
+        return Seen(Effect.ABSENT, found)
+    return Seen(Effect.PARTIAL, found)
+
+
+def _mig_mode(world: World, step: steps.SetMigMode) -> Seen:
+    mode = world.gpu(step.address).mig
+    if mode is None:
+        return Seen(Effect.OTHER, f"{step.address} says nothing of MIG mode")
+    words = {True: "on", False: "off"}
+    found = f"MIG mode of {step.address} is {words[mode.current]}, pending {words[mode.pending]}"
+    if mode.current == step.enabled:
+        return Seen(Effect.PRESENT, found)
+    return Seen(Effect.ABSENT if mode.pending == mode.current else Effect.PARTIAL, found)
+
+
+def _mixed(world: World, step: steps.SetMixedSize) -> Seen:
+    mode = world.gpu(step.address).mixed_size
+    if mode is None:
+        return Seen(Effect.OTHER, f"{step.address} says nothing of mixed-size mode")
+    found = f"mixed-size mode of {step.address} is {'on' if mode else 'off'}"
+    return Seen(Effect.PRESENT if mode == step.enabled else Effect.ABSENT, found)
+
+
+def _instance(world: World, step: steps.CreateGpuInstance | steps.DestroyGpuInstance) -> Seen:
+    mode = world.gpu(step.address).mig
+    slots = set(range(step.start, step.start + step.size))
+    for one in mode.instances if mode is not None else ():
+        if slots.isdisjoint(range(one.start, one.start + one.size)):
+            continue
+        found = f"GPU instance {one.id} (profile {one.profile_id}) begins at slot {one.start}"
+        if (one.profile_id, one.start) != (step.profile_id, step.start):
+            return Seen(Effect.OTHER, found)
+        is_whole = bool(one.compute_instances) or not step.compute_instance
+        return Seen(Effect.PRESENT if is_whole else Effect.PARTIAL, found)
+    return _ABSENT
+
+
+def _mdev(world: World, step: steps.CreateMdev | steps.RemoveMdev) -> Seen:
+    reader = Reader(world.door)
+    target = reader.link(paths.mdev(step.uuid))
+    if target is None:
+        return _ABSENT
+    parent, kind = target.split("/")[-2], reader.last(paths.mdev(step.uuid, "mdev_type"))
+    found = f"mdev {step.uuid} is a {kind} of {parent}"
+    is_it = (parent, kind) == (step.parent, step.type_id)
+    return Seen(Effect.PRESENT if is_it else Effect.OTHER, found)
+
+
+def _vgpu(world: World, step: steps.SetVgpuType | steps.ClearVgpuType) -> Seen:
+    current = current_type(world, step.vf)
+    if current is None:
+        return Seen(Effect.ABSENT if not world.door.exists(paths.pci(step.vf)) else Effect.OTHER,
+                    f"VF {step.vf} has no readable vGPU type")
+    found = f"VF {step.vf} has vGPU type {current}"
+    if current == "0":
+        return Seen(Effect.ABSENT, found)
+    is_it = step.type_id in (None, current)
+    return Seen(Effect.PRESENT if is_it else Effect.OTHER, found)
+
+
+def current_type(world: World, vf: PciAddress) -> str | None:
+    """What `current_vgpu_type` of a VF says, None when it cannot be read."""
+    value = Reader(world.door).number(paths.pci(vf, "nvidia", "current_vgpu_type"))
+    return None if value is None else str(value)
+
+
+def _defined(world: World, step: steps.DefineDomain) -> Seen:
+    with world.door.libvirt(step.uri) as connection:
+        domain = lookup(connection, step.name)
+        if domain is None:
+            return Seen(Effect.ABSENT, f"there is no guest {step.name!r}")
+        uuid = domain.UUIDString()
+        found = f"guest {step.name!r} has UUID {uuid}"
+        if uuid != step.uuid:
+            return Seen(Effect.OTHER, found)
+        if step.previous_xml is not None and (
+            lookup_xml(connection, step.name) == step.previous_xml
+        ):
+            return Seen(Effect.ABSENT, found)
+        return Seen(Effect.PRESENT, found)
+
+
+def _undefined(world: World, step: steps.UndefineDomain) -> Seen:
+    with world.door.libvirt(step.uri) as connection:
+        domain = lookup(connection, step.name)
+        if domain is None:
+            return _PRESENT
+        uuid = domain.UUIDString()
+        effect = Effect.ABSENT if uuid == step.uuid else Effect.OTHER
+        return Seen(effect, f"guest {step.name!r} has UUID {uuid}")

@@ -1,0 +1,231 @@
+"""Doing one step. Each looks for holders first where the kernel would wait for one, and what can
+block is done by a child with a deadline. Reading back is the caller's.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from virtgpu.apply import nvidia_tools, reservations
+from virtgpu.apply.observe import current_type, vfs_of
+from virtgpu.apply.world import World, mdev_holders, refuse_held, vfio_holders
+from virtgpu.errors import Capacity, Conflict, HostError, NotFound, Unsupported
+from virtgpu.host import libvirt_domains, paths
+from virtgpu.host.door import OnChild
+from virtgpu.inventory.reader import Reader
+from virtgpu.inventory.vendor_vfio import parse_creatable
+from virtgpu.model import steps
+from virtgpu.model.pci import PciAddress
+from virtgpu.model.steps import Step
+from virtgpu.policy import names
+
+# How long a write may take. Turning 48 VFs on with sriov-manage takes some seconds.
+WRITE_S = 10.0
+VFS_S = 60.0
+_VFS_APPEAR_S = 20.0
+_POLL_S = 0.05
+_CLEAR_TRIES = 10
+_STOP = "stop the guest that uses it, or see it with: virtgpu slice list"
+
+
+class Doing(NamedTuple):
+    """The host, and who is told of the child that does a write."""
+
+    world: World
+    on_child: OnChild | None = None
+
+
+def perform(doing: Doing, step: Step) -> None:
+    """Do the step; raises a `VirtgpuError`, or `Stuck` when its write does not come back."""
+    door = doing.world.door
+    match step:
+        case steps.Reserve():
+            reservations.write(door.state_dir, step.reservation)
+        case steps.Release():
+            reservations.remove(door.state_dir, step.reservation.id)
+        case steps.BindDriver():
+            _bind(doing, step)
+        case steps.SetVfs():
+            _set_vfs(doing, step)
+        case steps.SetMigMode() | steps.SetMixedSize():
+            _set_mode(doing, step)
+        case steps.CreateGpuInstance():
+            nvidia_tools.create_instance(door, doing.on_child, step)
+        case steps.DestroyGpuInstance():
+            nvidia_tools.destroy_instance(door, doing.on_child, step, doing.world)
+        case steps.CreateMdev():
+            _create_mdev(doing, step)
+        case steps.RemoveMdev():
+            refuse_held(mdev_holders(door, step.uuid), f"mdev {step.uuid}", _STOP)
+            write(doing, paths.mdev(step.uuid, "remove"), "1", can_block=True)
+        case steps.SetVgpuType():
+            _set_vgpu(doing, step)
+        case steps.ClearVgpuType():
+            _clear_vgpu(doing, step)
+        case steps.DefineDomain():
+            _define(doing, step)
+        case steps.UndefineDomain():
+            with door.libvirt(step.uri) as connection:
+                libvirt_domains.undefine(connection, step.name)
+
+
+def write(doing: Doing, path: str, text: str, *, can_block: bool = False) -> None:
+    """Write to one file; a refusal becomes a `HostError` with file, value and errno."""
+    try:
+        if can_block:
+            doing.world.door.write(path, text, deadline_s=WRITE_S, on_child=doing.on_child)
+        else:
+            doing.world.door.write(path, text)
+    except OSError as error:
+        raise _refused(path, text, error) from error
+
+
+def _refused(path: str, text: str, error: OSError) -> HostError:
+    code = errno.errorcode.get(error.errno or 0, str(error.errno))
+    return HostError(
+        f"the kernel refused {text!r} written to /{path}: {error.strerror} ({code})",
+        hint="the kernel's log may say more: dmesg | tail",
+    )
+
+
+# -- drivers
+
+
+def _bind(doing: Doing, step: steps.BindDriver) -> None:
+    """driver_override, unbind, drivers_probe: the order that Linux and libvirt use."""
+    door, reader = doing.world.door, Reader(doing.world.door)
+    now = reader.last(paths.pci(step.address, "driver"))
+    if now is not None and now != step.driver:
+        refuse_held(_users(doing.world, step.address), str(step.address), _STOP)
+    if now == step.driver:
+        _override(doing, step.address, step.override)
+        return
+    # While it is bound, only this one driver may take it.
+    _override(doing, step.address, step.driver or step.override)
+    if now is not None:
+        write(doing, paths.driver(now, "unbind"), step.address, can_block=True)
+    if step.driver is not None:
+        write(doing, paths.PCI_PROBE, step.address, can_block=True)
+    if step.driver is not None and step.override != step.driver:
+        _override(doing, step.address, step.override)
+    found = reader.last(paths.pci(step.address, "driver"))
+    if step.driver is not None and found is None and not door.exists(paths.driver(step.driver)):
+        raise HostError(
+            f"{step.address} cannot be bound to {step.driver}: the driver is not loaded",
+            hint=f"modprobe {step.driver}",
+        )
+
+
+def _override(doing: Doing, address: PciAddress, driver: str | None) -> None:
+    # A blank clears it: the kernel takes an empty write for no write.
+    write(doing, paths.pci(address, "driver_override"), f"{driver or ''}\n")
+
+
+def _users(world: World, address: PciAddress) -> tuple[object, ...] | None:  # type: ignore[type-arg]
+    """Who has the function in use: of a GPU by any way that the inventory knows."""
+    gpu = world.read().gpu(address)
+    return gpu.holders if gpu is not None else vfio_holders(world.door, address)
+
+
+# -- VFs and modes
+
+
+def _set_vfs(doing: Doing, step: steps.SetVfs) -> None:
+    """All VFs on or off; the write returns before the last of them can be used."""
+    for vf in vfs_of(doing.world, step.address):
+        refuse_held(vfio_holders(doing.world.door, vf), f"VF {vf}", _STOP)
+    if step.tool == "sriov-manage":
+        nvidia_tools.sriov_manage(doing.world.door, doing.on_child, step.address, on=step.count > 0)
+    else:
+        write(doing, paths.pci(step.address, "sriov_numvfs"), str(step.count), can_block=True)
+    _await_vfs(doing.world, step)
+
+
+def _await_vfs(world: World, step: steps.SetVfs) -> None:
+    deadline = world.door.monotonic() + _VFS_APPEAR_S
+    while len(vfs_of(world, step.address)) != step.count:
+        if world.door.monotonic() >= deadline:
+            return  # reading back says what is there
+        world.door.sleep(_POLL_S)
+
+
+def _set_mode(doing: Doing, step: steps.SetMigMode | steps.SetMixedSize) -> None:
+    gpu = doing.world.gpu(step.address)
+    if isinstance(step, steps.SetMigMode):
+        refuse_held(gpu.holders, f"GPU {step.address}", "stop what uses it, DCGM for one")
+        nvidia_tools.set_mig_mode(doing.world.door, doing.on_child, step.address, on=step.enabled)
+    else:
+        nvidia_tools.set_mixed(doing.world.door, doing.on_child, gpu, on=step.enabled)
+
+
+# -- vGPUs
+
+
+def _create_mdev(doing: Doing, step: steps.CreateMdev) -> None:
+    path = paths.mdev_type(step.parent, step.type_id, "create")
+    try:
+        doing.world.door.write(path, step.uuid, deadline_s=WRITE_S, on_child=doing.on_child)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EUSERS):
+            raise Capacity(
+                f"{step.parent} has no room for {step.type_name or step.type_id} any more",
+                hint="see what is left with: virtgpu type list",
+            ) from error
+        raise _refused(path, step.uuid, error) from error
+
+
+def _set_vgpu(doing: Doing, step: steps.SetVgpuType) -> None:
+    type_id = step.type_id or _look_up(doing.world, step)
+    path = paths.pci(step.vf, "nvidia", "current_vgpu_type")
+    write(doing, path, type_id, can_block=True)
+    found = current_type(doing.world, step.vf)
+    if found != type_id:
+        raise Capacity(
+            f"the driver did not make {step.type_name} on VF {step.vf}: the file reads {found}",
+            hint="see what is left with: virtgpu type list",
+        )
+
+
+def _look_up(world: World, step: steps.SetVgpuType) -> str:
+    """The id of the type of that very name, from the VF's own list."""
+    path = paths.pci(step.vf, "nvidia", "creatable_vgpu_types")
+    text = Reader(world.door).raw(path)
+    found: dict[str, str] = {}
+    with suppress(ValueError):
+        found = parse_creatable(text or "")
+    for type_id, name in found.items():
+        if names.bare(name) == names.bare(step.type_name):
+            return type_id
+    raise NotFound(
+        f"VF {step.vf} does not list {step.type_name}", hint="see: virtgpu type list"
+    )
+
+
+def _clear_vgpu(doing: Doing, step: steps.ClearVgpuType) -> None:
+    refuse_held(vfio_holders(doing.world.door, step.vf), f"VF {step.vf}", _STOP)
+    path = paths.pci(step.vf, "nvidia", "current_vgpu_type")
+    for again in reversed(range(_CLEAR_TRIES)):
+        try:
+            doing.world.door.write(path, "0", deadline_s=WRITE_S, on_child=doing.on_child)
+        except OSError as error:
+            # Right after its guest has stopped the driver refuses for a moment.
+            if error.errno not in (errno.EPERM, errno.EBUSY) or not again:
+                raise _refused(path, "0", error) from error
+            doing.world.door.sleep(1.0)
+        else:
+            return
+
+
+# -- guests
+
+
+def _define(doing: Doing, step: steps.DefineDomain) -> None:
+    with doing.world.door.libvirt(step.uri) as connection:
+        uuid = libvirt_domains.define(connection, step.xml)
+    if uuid != step.uuid:
+        raise HostError(f"libvirt gave guest {step.name!r} UUID {uuid}, not {step.uuid}")
+
+

@@ -1,0 +1,136 @@
+"""After a crash: what was being made is undone, what was being taken away is finished.
+
+Only journals whose lock is free are touched: the others belong to an apply that lives. Doing it
+twice is the same as once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from virtgpu.apply import journal as journals
+from virtgpu.apply import stuck
+from virtgpu.apply.journal import Journal
+from virtgpu.apply.locking import HostLock
+from virtgpu.apply.observe import Effect, observe
+from virtgpu.apply.perform import Doing, perform
+from virtgpu.apply.undo import step_name, undo_all
+from virtgpu.apply.world import World
+from virtgpu.errors import HostError, VirtgpuError
+from virtgpu.host.door import Door, Stuck
+from virtgpu.inventory.vendor import Vendor
+from virtgpu.model.plan import Plan
+
+
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one journal. *outcome* is `finished`, `undone` or `left` with *reason*."""
+
+    plan: str
+    summary: str
+    outcome: str
+    reason: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What recovery did; *running* counts applies that are at work now."""
+
+    journals: tuple[Recovered, ...] = ()
+    running: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was left."""
+        return all(one.outcome != "left" for one in self.journals)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """One sentence for each journal."""
+        return tuple(
+            f"{one.summary}: {one.outcome}" + (f", {one.reason}" if one.reason else "")
+            for one in self.journals
+        )
+
+
+def recover(door: Door, vendors: Sequence[Vendor]) -> Report:
+    """Finish or undo every apply that was cut off, and say which.
+
+    What cannot be done now is left as it is and said so; nothing foreign is touched. Raises
+    `Conflict` when the host lock is not free in time.
+    """
+    world = World(door, vendors)
+    done: list[Recovered] = []
+    running = 0
+    for path in journals.files(door.state_dir):
+        try:
+            journal = Journal.take(path)
+        except VirtgpuError as error:
+            done.append(_left(path.name, "a journal that cannot be read", error))
+            continue
+        if journal is None:
+            running += path.exists()
+            continue
+        done.append(_one(world, journal, path))
+    return Report(journals=tuple(done), running=running)
+
+
+def _one(world: World, journal: Journal, path: Path) -> Recovered:
+    plan = journal.plan
+    waiting = stuck.of_lines(world.door, journal.lines)
+    if waiting is not None:
+        journal.close()
+        name, pid = step_name(waiting.step), waiting.child.pid
+        reason = f"{name} has not come back yet (pid {pid}); its device is left alone"
+        return Recovered(plan=plan.id, summary=plan.summary, outcome="left", reason=reason)
+    try:
+        with HostLock(world.door.state_dir) as lock:
+            outcome = _settle(world, journal, lock)
+    except Stuck as error:
+        journal.close()
+        return Recovered(
+            plan=plan.id, summary=plan.summary, outcome="left", reason=str(error)
+        )
+    except VirtgpuError as error:
+        journal.close()
+        return _left(plan.id, plan.summary, error)
+    except BaseException:
+        journal.close()
+        raise
+    journal.finish()
+    return Recovered(plan=plan.id, summary=plan.summary, outcome=outcome)
+
+
+def _left(name: str, summary: str, error: VirtgpuError) -> Recovered:
+    return Recovered(plan=name, summary=summary, outcome="left", reason=error.message)
+
+
+def _settle(world: World, journal: Journal, lock: HostLock) -> str:
+    is_undoing = any(line.event in ("undo", "undone") for line in journal.lines)
+    is_whole = journals.ended(journal.lines) == set(range(len(journal.plan.steps)))
+    if is_whole and not is_undoing:
+        return "finished"
+    if journal.plan.goal == "take" and not is_undoing:
+        _finish(world, journal.plan, journal, lock)
+        return "finished"
+    undo_all(world, journal, lock)
+    return "undone"
+
+
+def _finish(world: World, plan: Plan, journal: Journal, lock: HostLock) -> None:
+    """Go on with a plan that takes away: what is gone already is gone."""
+    done = journals.ended(journal.lines)
+    for number, step in enumerate(plan.steps):
+        if number in done:
+            continue
+        lock.suit(step, f"recovery of step {number + 1}, {step_name(step)}")
+        seen = observe(world, step)
+        if seen.effect in (Effect.ABSENT, Effect.PARTIAL):
+            journal.begin(number)
+            perform(Doing(world, lambda child, n=number: journal.child(n, child)), step)  # type: ignore[misc]
+            seen = observe(world, step)
+            if seen.effect is not Effect.PRESENT:
+                raise HostError(f"{step_name(step)} had no effect: {seen.found}")
+        # Somebody else's by now is none of ours: what was to be taken away is gone.
+        journal.end(number)

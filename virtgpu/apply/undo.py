@@ -1,0 +1,97 @@
+"""Taking back what one apply has begun, in reverse. What others use by now stays as it is."""
+
+from __future__ import annotations
+
+from virtgpu.apply import journal as journals
+from virtgpu.apply import reservations
+from virtgpu.apply.journal import Journal
+from virtgpu.apply.locking import HostLock
+from virtgpu.apply.observe import Effect, observe
+from virtgpu.apply.perform import Doing, perform
+from virtgpu.apply.world import World
+from virtgpu.errors import Conflict, HostError
+from virtgpu.model import steps
+from virtgpu.model.gpu import Gpu
+from virtgpu.model.slice import Reservation
+from virtgpu.model.steps import Step, inverse
+
+_SHARED = (steps.SetVfs, steps.SetMigMode, steps.SetMixedSize)
+
+
+def undo_all(world: World, journal: Journal, lock: HostLock) -> None:
+    """Undo every step that was begun and not undone, the last one first.
+
+    Raises the `VirtgpuError` (or `Stuck`) of the first one that cannot be undone; the rest then
+    stays, and the journal remembers it.
+    """
+    for number in reversed(journals.begun(journal.lines)):
+        step = journal.plan.steps[number]
+        lock.suit(step, f"undo of step {number + 1}, {step_name(step)}")
+        _undo_one(world, journal, number, step)
+
+
+def _undo_one(world: World, journal: Journal, number: int, step: Step) -> None:
+    back = inverse(step)
+    seen = observe(world, back)
+    # What is neither before nor after our step is somebody else's work: nothing of ours is there.
+    is_ours = seen.effect in (Effect.ABSENT, Effect.PARTIAL)
+    if is_ours:
+        _refuse_used(world, journal, step)
+        journal.undo(number)
+        perform(Doing(world, lambda child: journal.child(number, child)), back)
+        seen = observe(world, back)
+        if seen.effect is not Effect.PRESENT:
+            raise HostError(f"undoing {step_name(step)} had no effect: {seen.found}")
+    journal.undone(number)
+
+
+def step_name(step: Step) -> str:
+    """The kind of a step as the plan's JSON calls it."""
+    return str(step.__struct_config__.tag)
+
+
+def _refuse_used(world: World, journal: Journal, step: Step) -> None:
+    """Raise `Conflict` when somebody else uses what the step changed for all of the card."""
+    if not isinstance(step, _SHARED):
+        return
+    user = other_user(world, journal, step)
+    if user is not None:
+        raise Conflict(
+            f"{step_name(step)} of {step.address} stays: {user}",
+            hint="virtgpu recover, once that is over",
+        )
+
+
+def other_user(world: World, journal: Journal, step: Step) -> str | None:
+    """Who beside this plan uses the card, in words; None when nobody does."""
+    assert isinstance(step, _SHARED)
+    mine = _own_ids(journal)
+    for one in reservations.load(world.door.state_dir):
+        if one.place.gpu == step.address and one.id not in mine:
+            return f"slice {one.id} of {one.guest or 'nobody'} is on the card"
+    gpu = world.read().gpu(step.address)
+    return None if gpu is None else _found_on(gpu)
+
+
+def _own_ids(journal: Journal) -> set[str]:
+    found: set[str] = set()
+    for step in journal.plan.steps:
+        reservation: Reservation | None = getattr(step, "reservation", None)
+        if reservation is not None:
+            found.add(reservation.id)
+    return found
+
+
+def _found_on(gpu: Gpu) -> str | None:
+    """A vGPU or a holder on the card: ours are gone by now, for their steps came later."""
+    for vf in gpu.vfs:
+        if vf.holders:
+            one = vf.holders[0]
+            return f"VF {vf.address} is held by pid {one.pid} ({one.command})"
+        if vf.mdev is not None or vf.vgpu_type not in (None, "0"):
+            return f"VF {vf.address} has a vGPU"
+        if vf.holders is None:
+            return f"who holds VF {vf.address} is unknown"
+    for mdev in gpu.mdevs:
+        return f"mdev {mdev.uuid} is on the card"
+    return None
