@@ -22,6 +22,7 @@ from virtgpu.errors import AccessDenied, Conflict, HostError, NotFound, VirtgpuE
 
 _HINT = "use another state directory with --state-dir, or run as root"
 _TEMPORARY = ".new-"
+_GIVEN_LIMIT = 64 << 20
 
 
 def default_state_dir() -> Path:
@@ -330,6 +331,33 @@ def _held_by_another(path: Path, timeout_s: float) -> Conflict:
         hint=f"wait for it, or look at it: ps -fp {pid}",
         transient=True,
     )
+
+
+# -- files that a person names
+
+
+def read_given(name: str, what: str, *, hint: str) -> bytes:
+    """A file that a person gave us to read; raises `NotFound` or `HostError` with its name."""
+    try:
+        with Path(name).open("rb") as file:
+            return file.read(_GIVEN_LIMIT + 1)
+    except (FileNotFoundError, ValueError) as error:
+        raise NotFound(f"there is no {what} {name!r}", hint=hint) from error
+    except OSError as error:
+        raise HostError(f"{what} {name!r} cannot be read: {error.strerror}", hint=hint) from error
+
+
+def write_given(name: str, content: bytes, what: str) -> None:
+    """A file that a person asked us to write: whole, or not at all."""
+    path = Path(name)
+    temporary = path.with_name(f"{path.name}{_TEMPORARY}{secrets.token_hex(4)}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise HostError(f"{what} {name!r} cannot be written: {error.strerror}") from error
 
 
 # -- small things

@@ -46,6 +46,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The same plan with the digest of its facts and steps."""
         return msgspec.structs.replace(self, digest=self._digest())
 
+    def describe(self) -> str:
+        """The plan for people; see `virtgpu.plan.describe`."""
+        from importlib import import_module
+
+        # By name: values know nothing of the layers above them, but a person holding one asks it.
+        text: str = import_module("virtgpu.plan.describe").describe(self)
+        return text
+
     def is_intact(self) -> bool:
         """Whether the digest fits the content: the file was not edited or damaged."""
         return self.digest == self._digest()

@@ -281,6 +281,20 @@ def folder_of(name: str, state_dir: Path) -> Path:
     return state_dir / "sim" / (re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "_")
 
 
+def reset(name_or_path: str, state_dir: Path) -> str:
+    """Forget a machine's state, and what was reserved on it; returns its name.
+
+    Raises `NotFound` for the profile, `Conflict` while the machine is mounted.
+    """
+    import shutil
+
+    profile = profiles.load(name_or_path)
+    folder = folder_of(profile.name, state_dir)
+    refuse_mounted(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return profile.name
+
+
 def refuse_mounted(folder: Path) -> None:
     """Raises `Conflict` while the machine is mounted: then its kernel is elsewhere."""
     if not (folder / "machine.lock").exists():

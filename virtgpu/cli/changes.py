@@ -1,0 +1,70 @@
+"""What the commands that change something have in common: plans, progress, results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from virtgpu.cli.output import say, show
+from virtgpu.cli.world import World
+from virtgpu.model.plan import Plan
+from virtgpu.model.steps import Step
+
+
+def show_plan(world: World, plan: Plan) -> None:
+    """Print a plan: for people, or as the JSON that `virtgpu apply` takes."""
+    if world.format == "json":
+        from virtgpu.model import codec
+
+        click.echo(codec.encode_pretty(plan), nl=False)
+        return
+    show(world, {"plan": plan}, plan.describe())
+
+
+def step_progress(world: World) -> Any:
+    """Tells each step on a terminal; silent in a pipe."""
+    if not sys.stderr.isatty() or world.format != "table":
+        return None
+    from virtgpu.plan.describe import describe_step
+
+    def tell(number: int, step: Step) -> None:
+        say(f"  {number + 1}. {describe_step(step)}")
+
+    return tell
+
+
+def finished(world: World, result: Any, word: str) -> None:
+    """Print what was done."""
+    tell_recovered(result.recovered)
+    slices = result.slices or _released(result.plan)
+    lines = [f"{one.id}  {word}  {one.place.type_name or one.place.mechanism.value}" for one in slices]
+    body = {"slices": [describe_slice(one) for one in slices], "plan": result.plan.id}
+    show(world, body, "\n".join(lines) or result.plan.summary)
+
+
+def _released(plan: Plan) -> Sequence[Any]:
+    from virtgpu.model.steps import Release
+
+    return [step.reservation for step in plan.steps if isinstance(step, Release)]
+
+
+def describe_slice(one: Any) -> dict[str, Any]:
+    """A reservation as an item of a list."""
+    return {
+        "id": one.id,
+        "name": one.place.type_name or one.place.mechanism.value,
+        "guest": one.guest,
+        "domain_uuid": one.domain_uuid,
+        "place": one.place,
+    }
+
+
+def tell_recovered(sentences: Sequence[str]) -> None:
+    """Say what became of earlier applies."""
+    for sentence in sentences:
+        say(f"recovered: {sentence}")
+
+

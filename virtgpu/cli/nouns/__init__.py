@@ -1,0 +1,1 @@
+"""The nouns of the command line, one module each, imported when they are used."""

@@ -1,0 +1,44 @@
+"""`virtgpu type`."""
+
+from __future__ import annotations
+
+import click
+
+from virtgpu.cli.output import Table, gib, show
+from virtgpu.cli.world import World, verb
+
+_HEADINGS = ("GPU", "TYPE", "ID", "WAY", "MEMORY", "MOST", "LEFT", "WHY NONE")
+
+
+@click.group(name="type")
+def command() -> None:
+    """vGPU types, and how many more of each fit now."""
+
+
+@verb(command, name="list", example="virtgpu type list --free")
+@click.option("--free", is_flag=True, help="Only those of which one more can be made now.")
+@click.option("--gpu", "address", metavar="ADDRESS", help="Only those of one GPU.")
+def type_list(world: World, free: bool, address: str | None) -> None:
+    """List every type of every GPU with what is really left of it."""
+    from virtgpu.model.pci import PciAddress
+
+    wanted = PciAddress.parse(address) if address else None
+    types = [
+        one
+        for one in world.open().types()
+        if (not free or one.available) and wanted in (None, one.gpu)
+    ]
+    rows = [
+        (
+            one.gpu,
+            one.name or one.id,
+            one.id,
+            one.mechanism,
+            gib(one.framebuffer_mib),
+            one.max_instances,
+            one.available,
+            one.reason or "",
+        )
+        for one in types
+    ]
+    show(world, {"types": types}, Table(_HEADINGS, rows, "no types"))
