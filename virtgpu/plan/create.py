@@ -1,0 +1,187 @@
+"""Making slices: the steps in the order that the hardware wants them.
+
+On one GPU: MIG mode on, VFs on, mixed size on, GPU instance, vGPU. The reservation comes before
+any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from virtgpu.model import steps
+from virtgpu.model.gpu import Gpu, Host, Mechanism
+from virtgpu.model.plan import Fact, Plan
+from virtgpu.model.request import Request
+from virtgpu.model.slice import Place, Reservation
+from virtgpu.model.steps import Step
+from virtgpu.plan.facts import facts_for
+from virtgpu.policy.choice import choose
+from virtgpu.policy.ledger import VFIO_PCI, join, vf_of
+from virtgpu.policy.options import Option
+
+NewId = Callable[[], str]
+
+
+def plan_create(
+    host: Host,
+    request: Request,
+    reservations: Sequence[Reservation],
+    *,
+    guest: str | None,
+    ids: NewId,
+    created: str,
+    apply_id: str,
+    domain_uuid: str | None = None,
+    stuck: Sequence[str] = (),
+) -> Plan:
+    """The plan that reserves and makes what *request* asks for.
+
+    *ids* gives a fresh UUID at each call, *created* is RFC 3339. Raises what `choose` raises.
+    """
+    options = choose(
+        host, request, join(host, reservations, stuck), guest=guest, stuck=stuck
+    )
+    done: list[Step] = []
+    facts: dict[tuple[str, str], Fact] = {}
+    prepared: set[tuple[str, str]] = set()
+    for option in options:
+        gpu = host.gpu(option.place.gpu)
+        assert gpu is not None
+        reservation = _reservation(host, option, request, ids(), guest, domain_uuid, created,
+                                   apply_id)
+        for fact in facts_for(host, option.place, option.prepare, reservation.id):
+            facts.setdefault((fact.subject, fact.attribute), fact)
+        done.append(steps.Reserve(reservation=reservation))
+        done += _preparations(gpu, option, prepared)
+        done += _making(host, gpu, reservation.place)
+    return Plan(
+        id=apply_id,
+        host=host.label,
+        created=created,
+        goal="make",
+        summary=f"make {request}" + (f" for {guest}" if guest else ""),
+        why=tuple(option.why for option in options),
+        facts=tuple(facts.values()),
+        steps=tuple(done),
+    ).sealed()
+
+
+def _reservation(
+    host: Host,
+    option: Option,
+    request: Request,
+    slice_id: str,
+    guest: str | None,
+    domain_uuid: str | None,
+    created: str,
+    apply_id: str,
+) -> Reservation:
+    place = option.place
+    if _is_mdev(host, place):
+        place = msgspec.structs.replace(place, mdev=slice_id)
+    if place.mechanism is Mechanism.VF:
+        gpu = host.gpu(place.gpu)
+        vf = vf_of(gpu, place.vf) if gpu is not None else None
+        driver = vf.driver if vf is not None else None
+        place = msgspec.structs.replace(place, previous_drivers=(driver,))
+    return Reservation(
+        id=slice_id,
+        request=str(request),
+        place=place,
+        created=created,
+        apply_id=apply_id,
+        guest=guest,
+        domain_uuid=domain_uuid,
+    )
+
+
+def _is_mdev(host: Host, place: Place) -> bool:
+    """Whether the slice will be a mediated device: a MIG-backed vGPU is what its card makes."""
+    if place.mechanism in (Mechanism.MDEV_PF, Mechanism.MDEV_VF):
+        return True
+    # mdev types are called DRIVER-NUMBER, those of the vendor's framework NUMBER.
+    return place.mechanism is Mechanism.MIG and "-" in (place.type_id or "")
+
+
+def _preparations(gpu: Gpu, option: Option, prepared: set[tuple[str, str]]) -> list[Step]:
+    prepare, address = option.prepare, gpu.address
+    found: list[Step] = []
+    if prepare.mig and _first(prepared, address, "mig"):
+        found.append(steps.SetMigMode(address=address, enabled=True, previous=False))
+    if prepare.vfs and _first(prepared, address, "vfs"):
+        tool = gpu.enable_vfs or "sriov_numvfs"
+        found.append(
+            steps.SetVfs(address=address, count=prepare.vfs, previous=len(gpu.vfs), tool=tool)
+        )
+    if prepare.mixed and _first(prepared, address, "mixed"):
+        found.append(steps.SetMixedSize(address=address, enabled=True, previous=False))
+    if prepare.gi is not None and option.place.gi_start is not None:
+        found.append(
+            steps.CreateGpuInstance(
+                address=address,
+                profile_id=prepare.gi.id,
+                profile=prepare.gi.name,
+                start=option.place.gi_start,
+                size=prepare.gi.size,
+            )
+        )
+    return found
+
+
+def _first(prepared: set[tuple[str, str]], address: str, what: str) -> bool:
+    """Whether this is the first option that needs it: a mode is turned on once per card."""
+    if (address, what) in prepared:
+        return False
+    prepared.add((address, what))
+    return True
+
+
+def _making(host: Host, gpu: Gpu, place: Place) -> list[Step]:
+    if place.mdev is not None:
+        return [
+            steps.CreateMdev(
+                uuid=place.mdev,
+                parent=place.vf or place.gpu,
+                type_id=place.type_id or "",
+                type_name=place.type_name,
+            )
+        ]
+    match place.mechanism:
+        case Mechanism.WHOLE:
+            return [
+                steps.BindDriver(
+                    address=function.address,
+                    driver=VFIO_PCI,
+                    override=VFIO_PCI,
+                    previous_driver=function.driver,
+                    previous_override=function.driver_override,
+                )
+                for function in gpu.functions
+                if function.driver != VFIO_PCI
+            ]
+        case Mechanism.VF:
+            return _bind_vf(gpu, place)
+    assert place.vf is not None
+    return [
+        steps.SetVgpuType(
+            vf=place.vf, type_id=place.type_id, type_name=place.type_name or place.type_id or ""
+        )
+    ]
+
+
+def _bind_vf(gpu: Gpu, place: Place) -> list[Step]:
+    vf = vf_of(gpu, place.vf)
+    assert place.vf is not None
+    if vf is not None and vf.driver == VFIO_PCI:
+        return []
+    return [
+        steps.BindDriver(
+            address=place.vf,
+            driver=VFIO_PCI,
+            override=VFIO_PCI,
+            previous_driver=vf.driver if vf is not None else None,
+            previous_override=vf.driver_override if vf is not None else None,
+        )
+    ]

@@ -1,0 +1,334 @@
+"""Choosing: which GPU serves a request. By a name if one is given; else the least disruption,
+then best fit by frame buffer, then free capacity, then the lowest address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from virtgpu.errors import Capacity, Conflict, NotFound, Unsupported, Usage, VirtgpuError
+from virtgpu.model.gpu import Gpu, Host, Mechanism, SliceType
+from virtgpu.model.pci import PciAddress
+from virtgpu.model.request import (
+    MigRequest,
+    Request,
+    SizeRequest,
+    TypeRequest,
+    VfRequest,
+    WholeRequest,
+)
+from virtgpu.model.slice import Slice
+from virtgpu.policy import names
+from virtgpu.policy.ledger import types_of
+from virtgpu.policy.options import Offered, Option, Refusal
+from virtgpu.policy.taken import Taken, listed
+from virtgpu.policy.vf import plain_vf
+from virtgpu.policy.vgpu import room_left, vgpu
+from virtgpu.policy.whole import whole_card, why_group_is_not_viable
+
+Ask = Callable[[Gpu, Taken], Offered]
+
+_SERIES_HINT = "Q workstation, C compute, B desktop, A apps; they differ in licence and in CUDA"
+
+
+def choose(
+    host: Host,
+    request: Request,
+    slices: Sequence[Slice],
+    *,
+    guest: str | None = None,
+    stuck: Iterable[str] = (),
+) -> tuple[Option, ...]:
+    """One option for each unit of the request.
+
+    Raises `NotFound` (no such type, GPU or model, with the close names), `Capacity`, `Conflict`,
+    `Unsupported` or `Usage`, with one sentence that says why.
+    """
+    taken = Taken(host=host, slices=tuple(slices), guest=guest, stuck=frozenset(stuck))
+    gpus = _candidates(host, request)
+    ask = _asker(host, request, gpus)
+    best: tuple[Option, ...] | None = None
+    problem: VirtgpuError | None = None
+    for pool in _pools(request, gpus):
+        try:
+            picks = _pick(request, pool, ask, taken)
+        except (Capacity, Conflict, Unsupported) as error:
+            problem = problem or error
+            continue
+        if best is None or _ranks(picks) < _ranks(best):
+            best = picks
+    if best is None:
+        raise problem or Capacity(f"no GPUs of this host are together as {request} asks")
+    return best
+
+
+def _ranks(picks: Sequence[Option]) -> tuple[tuple[int, ...], ...]:
+    return tuple(one.rank for one in picks)
+
+
+def left(
+    host: Host, slices: Sequence[Slice], stuck: Iterable[str] = ()
+) -> dict[tuple[PciAddress, str], tuple[int | None, str | None]]:
+    """What is really left of each type on each GPU, and why none, promises counted."""
+    taken = Taken(host=host, slices=tuple(slices), stuck=frozenset(stuck))
+    return {
+        (gpu.address, offer.type.id): room_left(gpu, offer, taken)
+        for gpu in host.gpus
+        for offer in gpu.offers
+    }
+
+
+# -- who is asked
+
+
+def _candidates(host: Host, request: Request) -> tuple[Gpu, ...]:
+    if not host.gpus:
+        reason = next((f": {one.name}: {one.reason}" for one in host.platform_gpus), "")
+        raise NotFound(f"this host has no GPU that a guest could have{reason}",
+                       hint="virtgpu host show")
+    if request.on is None:
+        return host.gpus
+    found = tuple(gpu for gpu in host.gpus if _has(gpu, request.on))
+    if not found:
+        raise NotFound(
+            f"there is no GPU and no VF of one at {request.on}", hint="see: virtgpu gpu list"
+        )
+    return found
+
+
+def _has(gpu: Gpu, on: PciAddress) -> bool:
+    if on == gpu.address or any(vf.address == on for vf in gpu.vfs):
+        return True
+    sriov = gpu.sriov
+    if gpu.vfs or sriov is None or sriov.offset is None or sriov.stride is None:
+        return False
+    return any(
+        gpu.address.vf(sriov.offset, sriov.stride, index) == on
+        for index in range(sriov.total_vfs)
+    )
+
+
+def _pools(request: Request, gpus: tuple[Gpu, ...]) -> Iterator[tuple[Gpu, ...]]:
+    """The sets of GPUs out of which one request may be served."""
+    if request.scope is None or request.count == 1:
+        yield gpus
+    elif request.scope == "numa":
+        for node in sorted({gpu.numa_node for gpu in gpus if gpu.numa_node is not None}):
+            yield tuple(gpu for gpu in gpus if gpu.numa_node == node)
+    elif request.scope == "pcie":
+        for bridge in sorted({one for gpu in gpus for one in gpu.bridges[:-1]}):
+            yield tuple(gpu for gpu in gpus if bridge in gpu.bridges[:-1])
+    else:
+        raise Unsupported(
+            "which GPUs share NVLink is not looked at yet",
+            hint="ask for @pcie or @numa, or name the GPUs one by one with 'on ADDRESS'",
+        )
+
+
+# -- what is asked
+
+
+def _asker(host: Host, request: Request, gpus: Sequence[Gpu]) -> Ask:
+    match request.what:
+        case WholeRequest(model):
+            _require_model(gpus, model)
+            return lambda gpu, taken: (
+                whole_card(host, gpu, request.on, taken)
+                if model is None or names.is_model(gpu, model)
+                else _other_model(gpu, model)
+            )
+        case VfRequest(model):
+            _require_model(gpus, model)
+            return lambda gpu, taken: (
+                plain_vf(gpu, request.on, taken)
+                if model is None or names.is_model(gpu, model)
+                else _other_model(gpu, model)
+            )
+        case TypeRequest(name):
+            return _by_name(host, gpus, name, request.on)
+        case SizeRequest(gib, series):
+            return _by_size(host, gpus, gib, series, request.on)
+        case MigRequest(profile, name):
+            return _by_profile(host, gpus, profile, name, request.on)
+
+
+def _other_model(gpu: Gpu, model: str) -> Refusal:
+    return Refusal(f"{gpu.address} is a {names.model_of(gpu)} and no {model}", NotFound)
+
+
+def _require_model(gpus: Sequence[Gpu], model: str | None) -> None:
+    if model is not None and not any(names.is_model(gpu, model) for gpu in gpus):
+        have = sorted({names.model_of(gpu) for gpu in gpus})
+        raise NotFound(f"no GPU here is a {model!r}", hint=f"there are: {listed(have)}")
+
+
+def kinds_of(host: Host, gpu: Gpu) -> tuple[SliceType, ...]:
+    """The types of a GPU; where its VFs or MIG are off, also those of a card of its model."""
+    own = types_of(gpu)
+    known = {names.bare(names.label(kind)) for kind in own}
+    lent = [
+        kind
+        for other in host.gpus
+        if other is not gpu
+        and (other.vendor_id, other.device_id) == (gpu.vendor_id, gpu.device_id)
+        for kind in types_of(other)
+        if kind.mechanism is not Mechanism.VF
+    ]
+    found = list(own)
+    for kind in lent:
+        if names.bare(names.label(kind)) not in known:
+            known.add(names.bare(names.label(kind)))
+            found.append(kind)
+    return tuple(found)
+
+
+def _by_name(host: Host, gpus: Sequence[Gpu], name: str, on: PciAddress | None) -> Ask:
+    kinds = {
+        gpu.address: [k for k in kinds_of(host, gpu) if names.is_called(k, name)] for gpu in gpus
+    }
+    if not any(kinds.values()):
+        every = [names.label(k) for gpu in gpus for k in kinds_of(host, gpu) if k.name or k.id != "vf"]
+        close = names.close(name, every)
+        where = f"GPU {on}" if on else "any GPU of this host"
+        raise NotFound(
+            f"type {name!r} is not offered by {where}",
+            hint=f"close names: {', '.join(close)}" if close else "see them: virtgpu type list",
+        )
+    return lambda gpu, taken: _best(gpu, kinds[gpu.address], on, taken, name)
+
+
+def _best(
+    gpu: Gpu, kinds: Sequence[SliceType], on: PciAddress | None, taken: Taken, what: str
+) -> Offered:
+    refusal: Refusal | None = None
+    found: list[Option] = []
+    for kind in kinds:
+        offered = vgpu(gpu, kind, on, taken)
+        if isinstance(offered, Refusal):
+            refusal = refusal or offered
+        else:
+            found += offered
+    if found:
+        return tuple(found)
+    return refusal or Refusal(f"{gpu.address} does not offer {what}", NotFound)
+
+
+def _by_size(
+    host: Host, gpus: Sequence[Gpu], gib: int, series: str | None, on: PciAddress | None
+) -> Ask:
+    fitting = {gpu.address: _fitting(host, gpu, gib) for gpu in gpus}
+    have = sorted({names.series(k.name) or "" for kinds in fitting.values() for k in kinds})
+    wanted = series or (have[0] if len(have) == 1 else None)
+    if wanted is None and have:
+        raise Usage(
+            f"{gib}G: series {', '.join(have)} all have a slice of that size; say which: {gib}G:Q",
+            hint=_SERIES_HINT,
+        )
+    if wanted not in have:
+        text = f"{gib}G:{series}" if series else f"{gib}G"
+        raise NotFound(f"no type here has {gib} GB or more in {text}", hint="virtgpu type list")
+
+    def ask(gpu: Gpu, taken: Taken) -> Offered:
+        kinds = [k for k in fitting[gpu.address] if names.series(k.name) == wanted]
+        refusal: Refusal | None = None
+        for kind in sorted(kinds, key=lambda k: (k.framebuffer_mib or 0, k.id)):
+            offered = vgpu(gpu, kind, on, taken)
+            if not isinstance(offered, Refusal):
+                return tuple(_sized(one) for one in offered)
+            refusal = refusal or offered
+        return refusal or Refusal(f"{gpu.address} has no type of that size", NotFound)
+
+    return ask
+
+
+def _fitting(host: Host, gpu: Gpu, gib: int) -> list[SliceType]:
+    return [
+        kind
+        for kind in kinds_of(host, gpu)
+        if (kind.framebuffer_mib or 0) >= gib * 1024 and names.series(kind.name)
+    ]
+
+
+def _sized(option: Option) -> Option:
+    """Smallest first, whatever the card."""
+    import msgspec
+
+    first, *rest = option.rank
+    size = option.place.framebuffer_mib or 0
+    return msgspec.structs.replace(option, rank=(first, size, *rest))
+
+
+def _by_profile(
+    host: Host, gpus: Sequence[Gpu], profile: str, name: str | None, on: PciAddress | None
+) -> Ask:
+    kinds = {
+        gpu.address: [
+            k
+            for k in kinds_of(host, gpu)
+            if (k.gi_profile or "").lower() == profile and (name is None or names.is_called(k, name))
+        ]
+        for gpu in gpus
+    }
+    have = sorted({names.label(k) for found in kinds.values() for k in found})
+    if not have:
+        raise _no_profile(host, gpus, profile, name)
+    if len(have) > 1:
+        raise Usage(
+            f"mig:{profile} can carry {len(have)} types; say which: mig:{profile}/TYPE",
+            hint=f"they are: {listed(have, 12)}",
+        )
+    return lambda gpu, taken: _best(gpu, kinds[gpu.address], on, taken, f"mig:{profile}")
+
+
+def _no_profile(
+    host: Host, gpus: Sequence[Gpu], profile: str, name: str | None
+) -> VirtgpuError:
+    found = sorted({k.gi_profile for gpu in gpus for k in kinds_of(host, gpu) if k.gi_profile})
+    if not found:
+        return Unsupported(
+            f"no GPU here offers MIG-backed vGPUs, so mig:{profile} cannot be served",
+            hint="they need MIG mode and NVIDIA's vGPU Manager: virtgpu gpu show ADDRESS",
+        )
+    what = f"mig:{profile}" + (f"/{name}" if name else "")
+    return NotFound(f"no GPU here offers {what}", hint=f"profiles are: {listed(found, 12)}")
+
+
+# -- picking
+
+
+def _pick(
+    request: Request, gpus: Sequence[Gpu], ask: Ask, taken: Taken
+) -> tuple[Option, ...]:
+    picks: list[Option] = []
+    for number in range(request.count):
+        refusals: list[Refusal] = []
+        options: list[Option] = []
+        for gpu in gpus:
+            offered = ask(gpu, taken)
+            if isinstance(offered, Refusal):
+                refusals.append(offered)
+            else:
+                options += offered
+        if not options:
+            raise _refused(request, number, refusals)
+        best = min(options, key=lambda one: (one.rank, one.place.gpu, one.place.vf or ""))
+        picks.append(best)
+        taken = taken.with_pick(best.place)
+    problem = why_group_is_not_viable(taken.host, [one.place for one in picks], taken)
+    if problem is not None:
+        raise Conflict(problem, hint="take all cards of the group, or one with a group of its own")
+    return tuple(picks)
+
+
+def _refused(request: Request, made: int, refusals: Sequence[Refusal]) -> VirtgpuError:
+    """The one refusal as it is; of several the kind that says most, and each GPU's sentence."""
+    telling = [one for one in refusals if one.kind is not NotFound] or list(refusals)
+    prefix = f"{made} of {request.count} can be had: " if request.count > 1 else ""
+    if len(telling) == 1:
+        one = telling[0]
+        kind = one.kind if not made else Capacity
+        return kind(f"{prefix}{one.sentence}", hint=one.hint)
+    kinds = {one.kind for one in telling}
+    kind = kinds.pop() if len(kinds) == 1 else Capacity
+    hint = next((one.hint for one in telling if one.hint), "see: virtgpu type list")
+    said = listed([one.sentence for one in telling], 4)
+    return (Capacity if made else kind)(f"{prefix}no room for {request}: {said}", hint=hint)
