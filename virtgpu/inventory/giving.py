@@ -1,4 +1,4 @@
-"""What a card can give now: its frame buffer, its offers, its mechanisms, what stands against it."""
+"""What a card can give now: frame buffer, offers, mechanisms, and what stands against it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def finish(one: ReadCard, known: Mapping[str, SliceType], of_model: int | None) 
     """The card with its frame buffer, its offers, its mechanisms and what stands against it."""
     gpu, slicing = one.gpu, one.slicing
     vgpus = capacity.vgpus(slicing, gpu.mdevs, known)
-    total = max((t for t in (of_model, _nominal(gpu.nvml)) if t is not None), default=None)
+    # What NVML says is less than nominal by ECC and firmware: it does not count vGPUs.
+    total = of_model if slicing.types or of_model is not None else _nominal(gpu.nvml)
     used = capacity.used_mib(vgpus)
     left = max(0, total - used) if total is not None and used is not None else None
     room = Room(

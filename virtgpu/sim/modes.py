@@ -187,13 +187,18 @@ class Modes:
 
 def starts_left(card: Card, profile: Json) -> list[int]:
     """The memory slots where one more instance of a profile could begin now."""
-    by_id = {one["profile_id"]: one for one in card.profiles()}
     instances = card.instances()
-    used = sum(by_id[one.profile_id]["slices"] for one in instances)
-    if used + profile["slices"] > card.mig["compute_slices"]:
+    if profile["slices"] > slices_left(card):
         return []
     if sum(one.profile_id == profile["profile_id"] for one in instances) >= profile["max_instances"]:
         return []
     taken = {slot for one in instances for slot in range(one.start, one.start + one.size)}
     size = int(profile["size"])
     return [one for one in sorted(profile["starts"]) if taken.isdisjoint(range(one, one + size))]
+
+
+def slices_left(card: Card) -> int:
+    """The compute slices that no GPU instance has."""
+    by_id = {one["profile_id"]: one for one in card.profiles()}
+    used = sum(by_id[one.profile_id]["slices"] for one in card.instances())
+    return int(card.mig["compute_slices"]) - used

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from virtgpu.sim.cards import Card, Kind
-from virtgpu.sim.modes import starts_left
+from virtgpu.sim.modes import slices_left, starts_left
 from virtgpu.sim.profiles import Json, Profile
 
 
@@ -82,8 +82,19 @@ def _profile(card: Card, one: Json) -> Json:
         "memory_mib": round(float(one.get("memory_gib") or 0) * 1024),
         "sm": one.get("sm"),
         "nvml_profile": one.get("nvml_profile"),
-        "free_starts": starts_left(card, one),
+        "free": _free(card, one),
     }
+
+
+def _free(card: Card, profile: Json) -> int:
+    """How many more of the profile fit one beside the other."""
+    made = sum(one.profile_id == profile["profile_id"] for one in card.instances())
+    most = min(profile["max_instances"] - made, slices_left(card) // profile["slices"])
+    count, end = 0, -1
+    for start in starts_left(card, profile):
+        if start > end and count < most:
+            count, end = count + 1, start + profile["size"] - 1
+    return count
 
 
 def _vgpus(card: Card) -> list[Json]:
