@@ -85,7 +85,10 @@ def _add_memory_node(tree: Tree, facts: Json) -> None:
         tree.file(node, "cpulist", str(facts["cpulist"]))
     if facts.get("memory_mib") is not None:
         total = int(facts["memory_mib"]) * 1024
-        tree.file(node, "meminfo", f"Node {number} MemTotal:       {total} kB")
+        # libnuma wants all three; what is in use nobody simulates.
+        lines = (("MemTotal", total), ("MemFree", total), ("MemUsed", 0))
+        text = "\n".join(f"Node {number} {name}: {value:>14} kB" for name, value in lines)
+        tree.file(node, "meminfo", text)
     if facts.get("distances"):
         tree.file(node, "distance", " ".join(str(one) for one in facts["distances"]))
 

@@ -1,0 +1,161 @@
+"""The real libvirtd inside the simulated machine, with state of its own and no systemd."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+from virtgpu.errors import HostError
+from virtgpu.sim.namespaces import BIND, STAGE, call, mount, private_folder
+
+SOCKET = Path("/run/libvirt/libvirt-sock")
+LOG = STAGE / "libvirtd.log"
+BIN = STAGE / "bin"
+PYTHON = STAGE / "python"
+_QEMU = Path("/usr/bin/qemu-system-x86_64")
+_DEADLINE_S = 30.0
+_FOLDERS = (
+    "/etc/libvirt",
+    "/etc/mdevctl.d",
+    "/var/lib/libvirt",
+    "/var/log/libvirt",
+    "/var/cache/libvirt",
+    "/lib/modules",
+)
+_LIBVIRTD_CONF = f'auth_unix_rw = "none"\nlog_outputs = "2:file:{LOG}"\n'
+_QEMU_CONF = """user = "root"
+group = "root"
+dynamic_ownership = 0
+remember_owner = 0
+security_driver = "none"
+stdio_handler = "file"
+cgroup_controllers = []
+namespaces = []
+"""
+_NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
+
+
+def require() -> None:
+    """Raises `HostError` when libvirtd is not installed here."""
+    if shutil.which("libvirtd", path="/usr/local/sbin:/usr/sbin:/usr/bin") is None:
+        raise HostError(
+            "libvirtd is not installed",
+            hint="apt install libvirt-daemon libvirt-daemon-driver-qemu qemu-system-x86 mdevctl,"
+            " or take --no-libvirtd",
+        )
+
+
+def prepare(cache: Path | None) -> None:
+    """Private folders for libvirt and mdevctl; *cache* keeps what libvirt learns of QEMU."""
+    kept = None if cache is None else os.open(cache, os.O_PATH)
+    for name in _FOLDERS:
+        private_folder(Path(name))
+    modules = Path("/lib/modules") / os.uname().release
+    modules.mkdir()
+    (modules / "modules.alias").touch()  # nodedev-detach reads it
+    for name in ("callouts", "notifiers"):
+        (Path("/etc/mdevctl.d/scripts.d") / name).mkdir(parents=True)
+    if kept is not None:
+        mount(f"/proc/self/fd/{kept}", "/var/cache/libvirt", None, BIND)
+    Path("/run/udev/data").mkdir(parents=True)
+    Path("/run/udev/control").touch()  # libudev: udevd is there, so it listens
+
+
+def install_tools(*, nvidia: bool, sriov_manage: bool) -> None:
+    """The stand-ins for programs, first in PATH; NVML's module, first for Python."""
+    BIN.mkdir()
+    PYTHON.mkdir()
+    source = files("virtgpu.sim").joinpath("machine_bin")
+    names = {"udevadm": "udevadm"}
+    if nvidia:
+        names["nvidia-smi"] = "tool"
+        (PYTHON / "pynvml.py").write_bytes(source.joinpath("pynvml.py").read_bytes())
+    if sriov_manage:
+        names["sriov-manage"] = "tool"
+    for name, original in names.items():
+        (BIN / name).write_bytes(source.joinpath(original).read_bytes())
+        (BIN / name).chmod(0o755)
+    import virtgpu
+
+    (STAGE / "package").write_text(str(Path(virtgpu.__file__).parent.parent))
+
+
+def start(*, start_guests: bool) -> subprocess.Popen[bytes]:
+    """Start libvirtd and wait for its socket; raises `HostError` with the end of its log."""
+    for name, text in (("libvirtd.conf", _LIBVIRTD_CONF), ("qemu.conf", _QEMU_CONF)):
+        (Path("/etc/libvirt") / name).write_text(text)
+    if start_guests and _QEMU.exists():
+        _replace_qemu()
+    process = subprocess.Popen(
+        ["libvirtd"], stdin=subprocess.DEVNULL, preexec_fn=_pretend_privileges()
+    )
+    deadline = time.monotonic() + _DEADLINE_S
+    while not SOCKET.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise HostError(f"libvirtd did not start: {read_log()[-500:]}")
+        time.sleep(0.005)
+    return process
+
+
+def _replace_qemu() -> None:
+    real = STAGE / "qemu"
+    real.touch()
+    mount(_QEMU, real, None, BIND)
+    shim = STAGE / "qemu-shim"
+    shim.write_bytes(files("virtgpu.sim").joinpath("machine_bin", "qemu").read_bytes())
+    shim.chmod(0o755)
+    mount(shim, _QEMU, None, BIND)
+
+
+def read_log() -> str:
+    """libvirtd's log so far."""
+    try:
+        return LOG.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _pretend_privileges() -> Callable[[], None] | None:
+    """libvirtd raises the lock limit for a VFIO guest and sets QEMU's groups. A container's root
+    or a user namespace may not; then a seccomp filter lets these two calls do nothing and
+    "succeed"."""
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
+        os.setgroups(os.getgroups())
+    except (ValueError, OSError):
+        return _filter()
+    return None
+
+
+def _filter() -> Callable[[], None]:
+    setgroups, prlimit64 = {"x86_64": (116, 302), "aarch64": (159, 261)}[os.uname().machine]
+    load, equal, end = 0x20, 0x15, 0x06
+    rules = (
+        (load, 0, 0, 0),
+        (equal, 6, 0, setgroups),
+        (equal, 0, 4, prlimit64),
+        (load, 0, 0, 24),
+        (equal, 0, 2, resource.RLIMIT_MEMLOCK),
+        (load, 0, 0, 32),
+        (equal, 0, 1, 0),  # no new limit: a plain question
+        (end, 0, 0, 0x7FFF0000),  # allow
+        (end, 0, 0, 0x00050000),  # answer 0
+    )
+    program = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *one) for one in rules))
+    header = ctypes.create_string_buffer(
+        struct.pack("@HP", len(rules), ctypes.addressof(program))
+    )
+
+    def install(_keep: object = program) -> None:
+        call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        call("prctl", _SECCOMP, _FILTER, header)
+
+    return install
