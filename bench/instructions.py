@@ -35,7 +35,8 @@ def rows(state: str) -> list[Row]:
     sim = [sys.executable, VIRTGPU, "--state-dir", state, "--host", "sim:a40x2-mdev-vf"]
     virt_install = [
         "/usr/bin/python3", "/usr/bin/virt-install", "--connect", f"test://{NODE}",
-        "--name", "render01", "--memory", "4096", "--vcpus", "4", "--disk", "none", "--network", "none",
+        "--name", "render01", "--memory", "4096", "--vcpus", "4", "--disk", "none",
+        "--network", "none",
         "--osinfo", "generic", "--boot", "hd", "--hostdev", "pci_0000_51_00_4", "--print-xml", "1",
     ]  # fmt: skip
     render = [*sim, "vm", "render", "render01", "--gpu", "A40-12Q"]
@@ -78,7 +79,8 @@ def main() -> int:
             worst |= ratio > row.limit
             print(
                 f"{row.name:24} {ours / 1e6:8.0f} M  peer {peer / 1e6:8.0f} M  "
-                f"ratio {ratio:5.2f}  limit {row.limit:4.2f}  {'ok' if ratio <= row.limit else 'OVER'}"
+                f"ratio {ratio:5.2f}  limit {row.limit:4.2f}  "
+                f"{'ok' if ratio <= row.limit else 'OVER'}"
             )
     return int(worst)
 

@@ -182,8 +182,7 @@ class HostHandle:
 
         Raises `Usage`, `NotFound`, `Capacity`, `Conflict` or `Unsupported` with the reason.
         """
-        plan = self._planner([request], guest)(self.read(), self._reservations(), self._stuck())
-        return plan
+        return self._planner([request], guest)(self.read(), self._reservations(), self._stuck())
 
     def create(
         self,
@@ -237,9 +236,7 @@ class HostHandle:
         if not wanted:
             raise Usage("no GPU was asked for", hint="--gpu A40-12Q, for example")
 
-        def make(
-            host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]
-        ) -> Plan:
+        def make(host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]) -> Plan:
             plan_id, created = self.door.new_uuid(), self._now()
             plans: list[Plan] = []
             for request in wanted:
@@ -266,9 +263,7 @@ class HostHandle:
         from virtgpu.plan.destroy import plan_destroy
         from virtgpu.policy.ledger import join
 
-        def make(
-            host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]
-        ) -> Plan:
+        def make(host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]) -> Plan:
             known = join(host, promised, stuck_now)
             return plan_destroy(
                 host,
@@ -301,9 +296,7 @@ class HostHandle:
         host, promised = self.read(), self._reservations()
         wanted = [one if isinstance(one, Request) else Request.parse(one) for one in requests]
         ready, missing = _ready(wanted, promised, name)
-        plan = (
-            self._planner(missing, name)(host, promised, self._stuck()) if missing else None
-        )
+        plan = self._planner(missing, name)(host, promised, self._stuck()) if missing else None
         made = ready + (list(reserved_by(plan)) if plan is not None else [])
         return self._xml(host, name, made, plan, shape, uuid=uuid)
 
@@ -412,9 +405,7 @@ class HostHandle:
         uuid = self.door.new_uuid()
         wanted = [one if isinstance(one, Request) else Request.parse(one) for one in requests]
 
-        def make(
-            host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]
-        ) -> Plan:
+        def make(host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]) -> Plan:
             ready, missing = _ready(wanted, promised, name)
             plan = (
                 self._planner(missing, name, uuid)(host, promised, stuck_now) if missing else None
@@ -439,9 +430,7 @@ class HostHandle:
 
     def plan_undefine(self, name: str, *, keep_slices: bool = False) -> Plan:
         """What `undefine` would do; nothing is touched."""
-        return self._undefiner(name, keep_slices)(
-            self.read(), self._reservations(), self._stuck()
-        )
+        return self._undefiner(name, keep_slices)(self.read(), self._reservations(), self._stuck())
 
     def undefine(
         self, name: str, *, keep_slices: bool = False, progress: Progress | None = None
@@ -466,9 +455,7 @@ class HostHandle:
                 )
             xml = guests.guest_xml(connection, name)
 
-        def make(
-            host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]
-        ) -> Plan:
+        def make(host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]) -> Plan:
             mine = [one.id for one in promised if one.domain_uuid == guest.uuid]
             taken = None
             if mine and not keep_slices:

@@ -91,9 +91,7 @@ def apply_saved(
             hint=f"virtgpu --host {plan.host} apply",
         )
 
-    def checked(
-        host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]
-    ) -> Plan:
+    def checked(host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]) -> Plan:
         reasons = list(stale(plan, host, promised))
         touched = {device for step in plan.steps for device in stuck.devices(step)}
         reasons += [f"a write to {one} has not come back" for one in stuck_now if one in touched]

@@ -45,8 +45,10 @@ class Journal:
         path = _path(state_dir, plan.id)
         file = None if path.exists() else state.try_lock(path, create=True)
         if file is None or file.read():
-            raise Config(f"plan {plan.id} is being applied, or was cut off: {path} is there",
-                         hint="virtgpu recover")
+            raise Config(
+                f"plan {plan.id} is being applied, or was cut off: {path} is there",
+                hint="virtgpu recover",
+            )
         journal = cls(file, plan, [])
         journal._add(Line(event="plan", plan=plan))
         return journal

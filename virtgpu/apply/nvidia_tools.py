@@ -54,7 +54,7 @@ def set_mig_mode(door: Door, on_child: OnChild | None, address: PciAddress, *, o
     done = _smi(door, on_child, "-i", str(address), "-mig", "1" if on else "0")
     if "pending" in done.stdout + done.stderr:
         raise HostError(
-            f"MIG mode of {address} is only pending: it changes with a reset of the GPU or a reboot",
+            f"MIG mode of {address} is only pending: a reset of the GPU or a reboot changes it",
             hint=f"stop what uses the GPU, then: nvidia-smi --gpu-reset -i {address}",
         )
     _check(done, f"MIG mode of {address}")
@@ -66,9 +66,7 @@ def set_mixed(door: Door, on_child: OnChild | None, gpu: Gpu, *, on: bool) -> No
     _check(done, f"mixed-size mode of {gpu.address}")
 
 
-def create_instance(
-    door: Door, on_child: OnChild | None, step: steps.CreateGpuInstance
-) -> None:
+def create_instance(door: Door, on_child: OnChild | None, step: steps.CreateGpuInstance) -> None:
     """Make the GPU instance at its slot, with its compute instance where that is asked."""
     argv = ["mig", "-i", str(step.address), "-cgi", f"{step.profile_id}:{step.start}"]
     done = _smi(door, on_child, *argv, *(["-C"] if step.compute_instance else []))

@@ -3,8 +3,9 @@ recovery. The one place that reads back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from virtgpu.apply import reservations
 from virtgpu.apply.world import World
@@ -37,39 +38,6 @@ _ABSENT = Seen(Effect.ABSENT, "it is not there")
 _PRESENT = Seen(Effect.PRESENT, "it is there")
 
 
-def observe(world: World, step: Step) -> Seen:
-    """Where the step stands on the host now."""
-    match step:
-        case steps.Reserve():
-            return _reservation(world, step.reservation.id)
-        case steps.Release():
-            return _opposite(_reservation(world, step.reservation.id))
-        case steps.BindDriver():
-            return _driver(world, step)
-        case steps.SetVfs():
-            return _vfs(world, step)
-        case steps.SetMigMode():
-            return _mig_mode(world, step)
-        case steps.SetMixedSize():
-            return _mixed(world, step)
-        case steps.CreateGpuInstance():
-            return _instance(world, step)
-        case steps.DestroyGpuInstance():
-            return _opposite(_instance(world, step))
-        case steps.CreateMdev():
-            return _mdev(world, step)
-        case steps.RemoveMdev():
-            return _opposite(_mdev(world, step))
-        case steps.SetVgpuType():
-            return _vgpu(world, step)
-        case steps.ClearVgpuType():
-            return _opposite(_vgpu(world, step))
-        case steps.DefineDomain():
-            return _defined(world, step)
-        case steps.UndefineDomain():
-            return _undefined(world, step)
-
-
 def _opposite(seen: Seen) -> Seen:
     swapped = {Effect.ABSENT: Effect.PRESENT, Effect.PRESENT: Effect.ABSENT}
     return Seen(swapped.get(seen.effect, seen.effect), seen.found)
@@ -92,8 +60,12 @@ def _driver(world: World, step: steps.BindDriver) -> Seen:
     if (driver, override) == (step.previous_driver, step.previous_override):
         return Seen(Effect.ABSENT, found)
     ours = driver in (None, step.driver, step.previous_driver)
-    return Seen(Effect.PARTIAL if ours and override in (
-        step.override, step.previous_override) else Effect.OTHER, found)
+    return Seen(
+        Effect.PARTIAL
+        if ours and override in (step.override, step.previous_override)
+        else Effect.OTHER,
+        found,
+    )
 
 
 def vfs_of(world: World, pf: PciAddress) -> list[PciAddress]:
@@ -166,8 +138,10 @@ def _mdev(world: World, step: steps.CreateMdev | steps.RemoveMdev) -> Seen:
 def _vgpu(world: World, step: steps.SetVgpuType | steps.ClearVgpuType) -> Seen:
     current = current_type(world, step.vf)
     if current is None:
-        return Seen(Effect.ABSENT if not world.door.exists(paths.pci(step.vf)) else Effect.OTHER,
-                    f"VF {step.vf} has no readable vGPU type")
+        return Seen(
+            Effect.ABSENT if not world.door.exists(paths.pci(step.vf)) else Effect.OTHER,
+            f"VF {step.vf} has no readable vGPU type",
+        )
     found = f"VF {step.vf} has vGPU type {current}"
     if current == "0":
         return Seen(Effect.ABSENT, found)
@@ -205,3 +179,26 @@ def _undefined(world: World, step: steps.UndefineDomain) -> Seen:
         uuid = domain.UUIDString()
         effect = Effect.ABSENT if uuid == step.uuid else Effect.OTHER
         return Seen(effect, f"guest {step.name!r} has UUID {uuid}")
+
+
+_LOOK: dict[type[Any], Callable[[World, Any], Seen]] = {
+    steps.Reserve: lambda world, step: _reservation(world, step.reservation.id),
+    steps.Release: lambda world, step: _opposite(_reservation(world, step.reservation.id)),
+    steps.BindDriver: _driver,
+    steps.SetVfs: _vfs,
+    steps.SetMigMode: _mig_mode,
+    steps.SetMixedSize: _mixed,
+    steps.CreateGpuInstance: _instance,
+    steps.DestroyGpuInstance: lambda world, step: _opposite(_instance(world, step)),
+    steps.CreateMdev: _mdev,
+    steps.RemoveMdev: lambda world, step: _opposite(_mdev(world, step)),
+    steps.SetVgpuType: _vgpu,
+    steps.ClearVgpuType: lambda world, step: _opposite(_vgpu(world, step)),
+    steps.DefineDomain: _defined,
+    steps.UndefineDomain: _undefined,
+}
+
+
+def observe(world: World, step: Step) -> Seen:
+    """Where the step stands on the host now."""
+    return _LOOK[type(step)](world, step)

@@ -7,17 +7,18 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from virtgpu.apply import nvidia_tools, reservations
 from virtgpu.apply.observe import current_type, vfs_of
 from virtgpu.apply.world import World, mdev_holders, refuse_held, vfio_holders
-from virtgpu.errors import Capacity, Conflict, HostError, NotFound, Unsupported
+from virtgpu.errors import Capacity, HostError, NotFound
 from virtgpu.host import libvirt_domains, paths
 from virtgpu.host.door import OnChild
 from virtgpu.inventory.reader import Reader
 from virtgpu.inventory.vendor_vfio import parse_creatable
 from virtgpu.model import steps
+from virtgpu.model.gpu import Holder
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.steps import Step
 from virtgpu.policy import names
@@ -36,40 +37,6 @@ class Doing(NamedTuple):
 
     world: World
     on_child: OnChild | None = None
-
-
-def perform(doing: Doing, step: Step) -> None:
-    """Do the step; raises a `VirtgpuError`, or `Stuck` when its write does not come back."""
-    door = doing.world.door
-    match step:
-        case steps.Reserve():
-            reservations.write(door.state_dir, step.reservation)
-        case steps.Release():
-            reservations.remove(door.state_dir, step.reservation.id)
-        case steps.BindDriver():
-            _bind(doing, step)
-        case steps.SetVfs():
-            _set_vfs(doing, step)
-        case steps.SetMigMode() | steps.SetMixedSize():
-            _set_mode(doing, step)
-        case steps.CreateGpuInstance():
-            nvidia_tools.create_instance(door, doing.on_child, step)
-        case steps.DestroyGpuInstance():
-            nvidia_tools.destroy_instance(door, doing.on_child, step, doing.world)
-        case steps.CreateMdev():
-            _create_mdev(doing, step)
-        case steps.RemoveMdev():
-            refuse_held(mdev_holders(door, step.uuid), f"mdev {step.uuid}", _STOP)
-            write(doing, paths.mdev(step.uuid, "remove"), "1", can_block=True)
-        case steps.SetVgpuType():
-            _set_vgpu(doing, step)
-        case steps.ClearVgpuType():
-            _clear_vgpu(doing, step)
-        case steps.DefineDomain():
-            _define(doing, step)
-        case steps.UndefineDomain():
-            with door.libvirt(step.uri) as connection:
-                libvirt_domains.undefine(connection, step.name)
 
 
 def write(doing: Doing, path: str, text: str, *, can_block: bool = False) -> None:
@@ -124,7 +91,7 @@ def _override(doing: Doing, address: PciAddress, driver: str | None) -> None:
     write(doing, paths.pci(address, "driver_override"), f"{driver or ''}\n")
 
 
-def _users(world: World, address: PciAddress) -> tuple[object, ...] | None:  # type: ignore[type-arg]
+def _users(world: World, address: PciAddress) -> tuple[Holder, ...] | None:
     """Who has the function in use: of a GPU by any way that the inventory knows."""
     gpu = world.read().gpu(address)
     return gpu.holders if gpu is not None else vfio_holders(world.door, address)
@@ -177,6 +144,11 @@ def _create_mdev(doing: Doing, step: steps.CreateMdev) -> None:
         raise _refused(path, step.uuid, error) from error
 
 
+def _remove_mdev(doing: Doing, step: steps.RemoveMdev) -> None:
+    refuse_held(mdev_holders(doing.world.door, step.uuid), f"mdev {step.uuid}", _STOP)
+    write(doing, paths.mdev(step.uuid, "remove"), "1", can_block=True)
+
+
 def _set_vgpu(doing: Doing, step: steps.SetVgpuType) -> None:
     type_id = step.type_id or _look_up(doing.world, step)
     path = paths.pci(step.vf, "nvidia", "current_vgpu_type")
@@ -199,9 +171,7 @@ def _look_up(world: World, step: steps.SetVgpuType) -> str:
     for type_id, name in found.items():
         if names.bare(name) == names.bare(step.type_name):
             return type_id
-    raise NotFound(
-        f"VF {step.vf} does not list {step.type_name}", hint="see: virtgpu type list"
-    )
+    raise NotFound(f"VF {step.vf} does not list {step.type_name}", hint="see: virtgpu type list")
 
 
 def _clear_vgpu(doing: Doing, step: steps.ClearVgpuType) -> None:
@@ -229,3 +199,44 @@ def _define(doing: Doing, step: steps.DefineDomain) -> None:
         raise HostError(f"libvirt gave guest {step.name!r} UUID {uuid}, not {step.uuid}")
 
 
+def _undefine(doing: Doing, step: steps.UndefineDomain) -> None:
+    with doing.world.door.libvirt(step.uri) as connection:
+        libvirt_domains.undefine(connection, step.name)
+
+
+# -- reservations
+
+
+def _reserve(doing: Doing, step: steps.Reserve) -> None:
+    reservations.write(doing.world.door.state_dir, step.reservation)
+
+
+def _release(doing: Doing, step: steps.Release) -> None:
+    reservations.remove(doing.world.door.state_dir, step.reservation.id)
+
+
+_DO: dict[type[Any], Callable[[Doing, Any], None]] = {
+    steps.Reserve: _reserve,
+    steps.Release: _release,
+    steps.BindDriver: _bind,
+    steps.SetVfs: _set_vfs,
+    steps.SetMigMode: _set_mode,
+    steps.SetMixedSize: _set_mode,
+    steps.CreateGpuInstance: lambda doing, step: nvidia_tools.create_instance(
+        doing.world.door, doing.on_child, step
+    ),
+    steps.DestroyGpuInstance: lambda doing, step: nvidia_tools.destroy_instance(
+        doing.world.door, doing.on_child, step, doing.world
+    ),
+    steps.CreateMdev: _create_mdev,
+    steps.RemoveMdev: _remove_mdev,
+    steps.SetVgpuType: _set_vgpu,
+    steps.ClearVgpuType: _clear_vgpu,
+    steps.DefineDomain: _define,
+    steps.UndefineDomain: _undefine,
+}
+
+
+def perform(doing: Doing, step: Step) -> None:
+    """Do the step; raises a `VirtgpuError`, or `Stuck` when its write does not come back."""
+    _DO[type(step)](doing, step)

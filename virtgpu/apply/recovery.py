@@ -7,7 +7,6 @@ twice is the same as once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -72,11 +71,11 @@ def recover(door: Door, vendors: Sequence[Vendor]) -> Report:
         if journal is None:
             running += path.exists()
             continue
-        done.append(_one(world, journal, path))
+        done.append(_one(world, journal))
     return Report(journals=tuple(done), running=running)
 
 
-def _one(world: World, journal: Journal, path: Path) -> Recovered:
+def _one(world: World, journal: Journal) -> Recovered:
     plan = journal.plan
     waiting = stuck.of_lines(world.door, journal.lines)
     if waiting is not None:
@@ -89,9 +88,7 @@ def _one(world: World, journal: Journal, path: Path) -> Recovered:
             outcome = _settle(world, journal, lock)
     except Stuck as error:
         journal.close()
-        return Recovered(
-            plan=plan.id, summary=plan.summary, outcome="left", reason=str(error)
-        )
+        return Recovered(plan=plan.id, summary=plan.summary, outcome="left", reason=str(error))
     except VirtgpuError as error:
         journal.close()
         return _left(plan.id, plan.summary, error)

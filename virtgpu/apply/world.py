@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from virtgpu.errors import Conflict, NotFound
+from virtgpu.host import paths
 from virtgpu.host.door import Door
 from virtgpu.inventory import holders, read_host
 from virtgpu.inventory.reader import Reader, number
 from virtgpu.inventory.vendor import Vendor
-from virtgpu.host import paths
 from virtgpu.model.gpu import Gpu, Holder, Host
 from virtgpu.model.pci import PciAddress
 

@@ -66,7 +66,7 @@ class Nouns(click.Group):
 @world_options
 @click.version_option(package_name="virtgpu", message="virtgpu %(version)s")
 @click.pass_context
-def cli(ctx: click.Context, **world: str | None) -> None:
+def cli(ctx: click.Context, /, **world: str | None) -> None:
     """Slices of GPUs for virtual machines.
 
     \b

@@ -40,7 +40,9 @@ def finished(world: World, result: Any, word: str) -> None:
     """Print what was done."""
     tell_recovered(result.recovered)
     slices = result.slices or _released(result.plan)
-    lines = [f"{one.id}  {word}  {one.place.type_name or one.place.mechanism.value}" for one in slices]
+    lines = [
+        f"{one.id}  {word}  {one.place.type_name or one.place.mechanism.value}" for one in slices
+    ]
     body = {"slices": [describe_slice(one) for one in slices], "plan": result.plan.id}
     show(world, body, "\n".join(lines) or result.plan.summary)
 
@@ -66,5 +68,3 @@ def tell_recovered(sentences: Sequence[str]) -> None:
     """Say what became of earlier applies."""
     for sentence in sentences:
         say(f"recovered: {sentence}")
-
-

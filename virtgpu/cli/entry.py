@@ -50,7 +50,8 @@ def _wants_json(arguments: Sequence[str]) -> bool:
         return True
     pairs = zip(arguments, (*arguments[1:], ""), strict=True)
     return any(
-        one in ("-ojson", "--output=json", "-o=json") or (one in ("-o", "--output") and two == "json")
+        one in ("-ojson", "--output=json", "-o=json")
+        or (one in ("-o", "--output") and two == "json")
         for one, two in pairs
     )
 

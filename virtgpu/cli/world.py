@@ -57,6 +57,7 @@ class World(NamedTuple):
 
 def world_options(function: Command) -> Command:
     """Add the four options to a command."""
+    decorated: Any = function
     for option in (
         click.option(
             "-o",
@@ -84,8 +85,8 @@ def world_options(function: Command) -> Command:
             help="local (the default), sim:PROFILE or sim:FILE.",
         ),
     ):
-        function = option(function)
-    return function
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
 
 
 class Verb(click.Command):
@@ -96,8 +97,10 @@ class Verb(click.Command):
             kwargs["epilog"] = f"\b\nExample: {example}"
         super().__init__(*args, **kwargs)
         self.example = example
-        shared = world_options(lambda: None)
-        self.params += reversed(shared.__click_params__)  # type: ignore[attr-defined]
+        shared: list[click.Option] = world_options(lambda: None).__click_params__  # type: ignore[attr-defined]
+        for option in shared:
+            option.envvar = None  # the environment is the weakest: only before the noun
+        self.params += reversed(shared)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Merge the options before the noun with those after the verb."""
@@ -111,7 +114,8 @@ def verb(group: click.Group, *, example: str, **settings: Any) -> Callable[[Comm
     """Make a function the verb of a noun."""
 
     def decorate(function: Command) -> Verb:
-        made: Verb = group.command(cls=Verb, example=example, **settings)(function)
+        made = group.command(cls=Verb, example=example, **settings)(function)
+        assert isinstance(made, Verb)
         return made
 
     return decorate

@@ -40,22 +40,21 @@ def plan_create(
 
     *ids* gives a fresh UUID at each call, *created* is RFC 3339. Raises what `choose` raises.
     """
-    options = choose(
-        host, request, join(host, reservations, stuck), guest=guest, stuck=stuck
-    )
+    options = choose(host, request, join(host, reservations, stuck), guest=guest, stuck=stuck)
     done: list[Step] = []
     facts: dict[tuple[str, str], Fact] = {}
     prepared: set[tuple[str, str]] = set()
     for option in options:
         gpu = host.gpu(option.place.gpu)
         assert gpu is not None
-        reservation = _reservation(host, option, request, ids(), guest, domain_uuid, created,
-                                   apply_id)
+        reservation = _reservation(
+            host, option, request, ids(), guest, domain_uuid, created, apply_id
+        )
         for fact in facts_for(host, option.place, option.prepare, reservation.id):
             facts.setdefault((fact.subject, fact.attribute), fact)
         done.append(steps.Reserve(reservation=reservation))
         done += _preparations(gpu, option, prepared)
-        done += _making(host, gpu, reservation.place)
+        done += _making(gpu, reservation.place)
     return Plan(
         id=apply_id,
         host=host.label,
@@ -79,7 +78,7 @@ def _reservation(
     apply_id: str,
 ) -> Reservation:
     place = option.place
-    if _is_mdev(host, place):
+    if _is_mdev(place):
         place = msgspec.structs.replace(place, mdev=slice_id)
     if place.mechanism is Mechanism.VF:
         gpu = host.gpu(place.gpu)
@@ -97,7 +96,7 @@ def _reservation(
     )
 
 
-def _is_mdev(host: Host, place: Place) -> bool:
+def _is_mdev(place: Place) -> bool:
     """Whether the slice will be a mediated device: a MIG-backed vGPU is what its card makes."""
     if place.mechanism in (Mechanism.MDEV_PF, Mechanism.MDEV_VF):
         return True
@@ -138,7 +137,7 @@ def _first(prepared: set[tuple[str, str]], address: str, what: str) -> bool:
     return True
 
 
-def _making(host: Host, gpu: Gpu, place: Place) -> list[Step]:
+def _making(gpu: Gpu, place: Place) -> list[Step]:
     if place.mdev is not None:
         return [
             steps.CreateMdev(

@@ -70,8 +70,10 @@ def facts_for(host: Host, place: Place, prepare: Prepare, slice_id: str) -> Iter
     if vf is not None:
         for name, ask in _OF_VF.items():
             yield Fact(subject=vf.address, attribute=name, value=ask(vf))
-    if place.type_id is not None and any(one.type.id == place.type_id for one in gpu.offers) and (
-        not prepare.disruption
+    if (
+        place.type_id is not None
+        and any(one.type.id == place.type_id for one in gpu.offers)
+        and (not prepare.disruption)
     ):
         yield Fact(
             subject=f"{place.gpu} {place.type_id}", attribute=_OFFERED, value=1, compare="at least"

@@ -83,8 +83,9 @@ def left(
 def _candidates(host: Host, request: Request) -> tuple[Gpu, ...]:
     if not host.gpus:
         reason = next((f": {one.name}: {one.reason}" for one in host.platform_gpus), "")
-        raise NotFound(f"this host has no GPU that a guest could have{reason}",
-                       hint="virtgpu host show")
+        raise NotFound(
+            f"this host has no GPU that a guest could have{reason}", hint="virtgpu host show"
+        )
     if request.on is None:
         return host.gpus
     found = tuple(gpu for gpu in host.gpus if _has(gpu, request.on))
@@ -102,8 +103,7 @@ def _has(gpu: Gpu, on: PciAddress) -> bool:
     if gpu.vfs or sriov is None or sriov.offset is None or sriov.stride is None:
         return False
     return any(
-        gpu.address.vf(sriov.offset, sriov.stride, index) == on
-        for index in range(sriov.total_vfs)
+        gpu.address.vf(sriov.offset, sriov.stride, index) == on for index in range(sriov.total_vfs)
     )
 
 
@@ -168,8 +168,7 @@ def kinds_of(host: Host, gpu: Gpu) -> tuple[SliceType, ...]:
     lent = [
         kind
         for other in host.gpus
-        if other is not gpu
-        and (other.vendor_id, other.device_id) == (gpu.vendor_id, gpu.device_id)
+        if other is not gpu and (other.vendor_id, other.device_id) == (gpu.vendor_id, gpu.device_id)
         for kind in types_of(other)
         if kind.mechanism is not Mechanism.VF
     ]
@@ -186,7 +185,9 @@ def _by_name(host: Host, gpus: Sequence[Gpu], name: str, on: PciAddress | None) 
         gpu.address: [k for k in kinds_of(host, gpu) if names.is_called(k, name)] for gpu in gpus
     }
     if not any(kinds.values()):
-        every = [names.label(k) for gpu in gpus for k in kinds_of(host, gpu) if k.name or k.id != "vf"]
+        every = [
+            names.label(k) for gpu in gpus for k in kinds_of(host, gpu) if k.name or k.id != "vf"
+        ]
         close = names.close(name, every)
         where = f"GPU {on}" if on else "any GPU of this host"
         raise NotFound(
@@ -264,7 +265,8 @@ def _by_profile(
         gpu.address: [
             k
             for k in kinds_of(host, gpu)
-            if (k.gi_profile or "").lower() == profile and (name is None or names.is_called(k, name))
+            if (k.gi_profile or "").lower() == profile
+            and (name is None or names.is_called(k, name))
         ]
         for gpu in gpus
     }
@@ -279,9 +281,7 @@ def _by_profile(
     return lambda gpu, taken: _best(gpu, kinds[gpu.address], on, taken, f"mig:{profile}")
 
 
-def _no_profile(
-    host: Host, gpus: Sequence[Gpu], profile: str, name: str | None
-) -> VirtgpuError:
+def _no_profile(host: Host, gpus: Sequence[Gpu], profile: str, name: str | None) -> VirtgpuError:
     found = sorted({k.gi_profile for gpu in gpus for k in kinds_of(host, gpu) if k.gi_profile})
     if not found:
         return Unsupported(
@@ -295,9 +295,7 @@ def _no_profile(
 # -- picking
 
 
-def _pick(
-    request: Request, gpus: Sequence[Gpu], ask: Ask, taken: Taken
-) -> tuple[Option, ...]:
+def _pick(request: Request, gpus: Sequence[Gpu], ask: Ask, taken: Taken) -> tuple[Option, ...]:
     picks: list[Option] = []
     for number in range(request.count):
         refusals: list[Refusal] = []

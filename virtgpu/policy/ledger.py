@@ -200,12 +200,12 @@ def _profile_id(gpu: Gpu, kind: SliceType | None) -> int | None:
 
 
 def _foreign(
-    id: str,
+    slice_id: str,
     name: str | None,
     place: Place,
     holders: tuple[Holder, ...] | None,
 ) -> Slice:
-    return Slice(id=id, name=name, state=SliceState.FOREIGN, place=place, holders=holders)
+    return Slice(id=slice_id, name=name, state=SliceState.FOREIGN, place=place, holders=holders)
 
 
 def _type(gpu: Gpu, type_id: str) -> SliceType | None:

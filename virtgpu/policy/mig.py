@@ -77,7 +77,8 @@ def instances(gpu: Gpu, taken: Taken) -> tuple[GpuInstance, ...]:
     promised = tuple(
         GpuInstance(id=-1, profile_id=one.gi_profile_id, start=one.gi_start, size=one.gi_size or 1)
         for one in taken.unseen(gpu)
-        if one.gi_start is not None and one.gi_profile_id is not None
+        if one.gi_start is not None
+        and one.gi_profile_id is not None
         and not any((i.profile_id, i.start) == (one.gi_profile_id, one.gi_start) for i in found)
     )
     return (*found, *promised)
@@ -96,9 +97,7 @@ def _best_start(gpu: Gpu, profile: GiProfile, taken: Taken) -> int | None:
     return max(starts, key=lambda start: (left(start), -start))
 
 
-def _what_fits(
-    profiles: Sequence[GiProfile], there: Sequence[GpuInstance]
-) -> tuple[int, ...]:
+def _what_fits(profiles: Sequence[GiProfile], there: Sequence[GpuInstance]) -> tuple[int, ...]:
     """How many of each profile still fit, the largest profile first: what a start leaves open."""
     order = sorted(profiles, key=lambda one: (-one.size, -one.slices, one.id))
     return tuple(count_free(one, profiles, list(there)) for one in order)

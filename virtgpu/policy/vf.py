@@ -49,7 +49,7 @@ def why_vfs_stay_off(gpu: Gpu, taken: Taken) -> Refusal | None:
             f"VFs of {gpu.address} are off, and its driver {gpu.driver} makes them (at most {limit}"
             " here) only when it is loaded",
             Unsupported,
-            "with no guest on the driver's cards, load it again with vf_num (modprobe gim vf_num=N)",
+            "with no guest on its cards, load the driver again: modprobe gim vf_num=N",
         )
     if gpu.enable_vfs is None:
         return Refusal(
@@ -95,7 +95,7 @@ def _existing(gpu: Gpu, on: PciAddress | None, taken: Taken) -> Offered:
     refusals = tuple(_why_not(gpu, vf, taken) for vf in wanted)
     free = tuple(vf for vf, why in zip(wanted, refusals, strict=True) if why is None)
     if free:
-        return (_option(gpu, free[0].address, len(free), taken),)
+        return (_option(gpu, free[0].address, len(free)),)
     reasons = tuple(why for why in refusals if why is not None)
     if len(reasons) == 1 and on != gpu.address and on is not None:
         return reasons[0]
@@ -130,7 +130,7 @@ def _why_not(gpu: Gpu, vf: Vf, taken: Taken) -> Refusal | None:
     return None
 
 
-def _option(gpu: Gpu, vf: PciAddress, free: int, taken: Taken, turn_on: int = 0) -> Option:
+def _option(gpu: Gpu, vf: PciAddress, free: int, turn_on: int = 0) -> Option:
     place = Place(mechanism=Mechanism.VF, gpu=gpu.address, vf=vf)
     if turn_on:
         why = (
@@ -153,4 +153,4 @@ def _after_turning_on(gpu: Gpu, taken: Taken) -> Offered:
         return Refusal(address.sentence, address.kind if address.kind is not Capacity else Capacity)
     total = gpu.sriov.total_vfs if gpu.sriov else 0
     count = 1 + len(taken.vfs(gpu))
-    return (_option(gpu, address, total - count + 1, taken, turn_on=count),)
+    return (_option(gpu, address, total - count + 1, turn_on=count),)

@@ -154,9 +154,7 @@ def _free_vf(
     return Refusal(sentence, hint=conflict.hint)
 
 
-def _why_not(
-    gpu: Gpu, vf: Vf, taken: Taken, listed: Sequence[PciAddress]
-) -> Refusal | None:
+def _why_not(gpu: Gpu, vf: Vf, taken: Taken, listed: Sequence[PciAddress]) -> Refusal | None:
     if not is_free_vf(gpu, vf.address, taken):
         return Refusal(f"VF {vf.address} is taken", Conflict)
     if vf.address not in listed:
@@ -168,8 +166,9 @@ def _why_not(
         return Refusal(f"VF {vf.address} is held by {holders_text(vf.holders)}", Conflict)
     shared = taken.group_user(frozenset(() if vf.iommu_group is None else (vf.iommu_group,)))
     if shared is not None:
-        return Refusal(f"VF {vf.address} shares IOMMU group {shared[0]} with another guest's",
-                       Conflict)
+        return Refusal(
+            f"VF {vf.address} shares IOMMU group {shared[0]} with another guest's", Conflict
+        )
     return None
 
 
@@ -209,7 +208,10 @@ def _why(gpu: Gpu, kind: SliceType, left: int | None, prepare: Prepare) -> str:
             for is_so, text in (
                 (prepare.mig, "MIG mode goes on"),
                 (bool(prepare.vfs), f"{prepare.vfs} VFs go on, which ends its use as whole card"),
-                (prepare.gi is not None, f"a GPU instance {prepare.gi and prepare.gi.name} is made"),
+                (
+                    prepare.gi is not None,
+                    f"a GPU instance {prepare.gi and prepare.gi.name} is made",
+                ),
             )
             if is_so
         ]

@@ -82,7 +82,9 @@ class Card:
 
     def vgpus(self) -> list[Vgpu]:
         """Every vGPU on the card."""
-        mine = [self.state.vgpus[vf.address] for vf in self.pf.vfs if vf.address in self.state.vgpus]
+        mine = [
+            self.state.vgpus[vf.address] for vf in self.pf.vfs if vf.address in self.state.vgpus
+        ]
         return mine + [one.vgpu for one in self.mdevs()]
 
     def vgpu_on(self, device: Device) -> Vgpu | None:
@@ -121,7 +123,9 @@ class Card:
         for one in self.vgpus():
             size = self.kinds[one.type_id].gib
             taken.update(range(one.placement or 0, (one.placement or 0) + size))
-        return [one for one in self.all_starts(kind) if taken.isdisjoint(range(one, one + kind.gib))]
+        return [
+            one for one in self.all_starts(kind) if taken.isdisjoint(range(one, one + kind.gib))
+        ]
 
     def all_starts(self, kind: Kind) -> list[int]:
         """The places of a type on an empty card."""

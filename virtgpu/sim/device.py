@@ -13,7 +13,7 @@ _SPEEDS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 
 @dataclass(eq=False)
 class Device:
-    """A function. *pf* and *index* are set on a VF; *home* is the driver that claims it by itself."""
+    """A function. *pf* and *index* are set on a VF; *home* is the driver that claims it."""
 
     address: str
     spec: Json

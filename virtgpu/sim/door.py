@@ -79,7 +79,7 @@ class SimDoor:
 
     @contextmanager
     def changing(self) -> Iterator[Kernel]:
-        """The kernel alone to us; what was changed is kept when the block ends, even by an error."""
+        """The kernel alone to us; what was changed is kept when the block ends, however it ends."""
         with _locked(self._folder / "kernel.lock"):
             kernel = self.kernel
             try:

@@ -261,7 +261,7 @@ class Server:
         return directory(entries[offset:], offset, size)
 
 
-class _Stalled(Exception):  # noqa: N818 - a state, not an error
+class _Stalled(Exception):
     """A write that is never answered: its writer waits until it is killed."""
 
 
@@ -269,9 +269,7 @@ def attributes(node: Node) -> bytes:
     """`struct fuse_attr`."""
     size = 0 if node.is_directory else node.size
     links = 2 if node.is_directory else 1
-    return _ATTR.pack(
-        node.number, size, 0, 0, 0, 0, 0, 0, 0, node.mode, links, 0, 0, 0, 4096, 0
-    )
+    return _ATTR.pack(node.number, size, 0, 0, 0, 0, 0, 0, 0, node.mode, links, 0, 0, 0, 4096, 0)
 
 
 def directory(entries: Iterable[tuple[str, int, int]], offset: int, size: int) -> bytes:

@@ -34,9 +34,7 @@ class Kernel:
         self.tree = Tree()
         is_new = snapshot is None
         source = f"state of {profile.name}"
-        self.state = (
-            state.initial(profile) if snapshot is None else state.restore(snapshot, source)
-        )
+        self.state = state.initial(profile) if snapshot is None else state.restore(snapshot, source)
         skeleton.build(self.tree, profile)
         self.bus = Bus(self.tree, self.state)
         release = str(profile.host.get("kernel") or "")
@@ -122,7 +120,9 @@ class Kernel:
             on=str((spec.get("mdev") or reference or {}).get("on") or "vf"),
             kinds=read_kinds(self.profile, spec),
             state=self.state,
-            places_of={size: list(starts) for size, starts in (placement.get("mixed") or {}).items()},
+            places_of={
+                size: list(starts) for size, starts in (placement.get("mixed") or {}).items()
+            },
             vendor_vfio=reference,
             mig=mig,
         )

@@ -150,9 +150,7 @@ def _filter() -> Callable[[], None]:
         (end, 0, 0, 0x00050000),  # answer 0
     )
     program = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *one) for one in rules))
-    header = ctypes.create_string_buffer(
-        struct.pack("@HP", len(rules), ctypes.addressof(program))
-    )
+    header = ctypes.create_string_buffer(struct.pack("@HP", len(rules), ctypes.addressof(program)))
 
     def install(_keep: object = program) -> None:
         call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)

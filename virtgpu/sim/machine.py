@@ -41,12 +41,12 @@ _CHUNK = 1 << 16
 
 
 class Machine:
-    """A kernel with what only the mounted front has: control files, faults, a file for its state."""
+    """A kernel with what only the mounted front has: control files, faults, a file of its state."""
 
     def __init__(self, kernel: Kernel, file: Path, spec: str | None) -> None:
         self.kernel = kernel
         self._file = file
-        self._holders = [one for one in kernel.holders]
+        self._holders = list(kernel.holders)
         self._faults = faults.parse(spec or "")
         self._writes = 0
         self._answers: dict[str, dict[str, Any]] = {}
@@ -159,8 +159,11 @@ def mount_machine(machine: Machine) -> None:
         os._exit(0)
     os.close(fuse)
     os.close(sysfs)
-    for source, target in (("sys", "/sys"), ("dev/vfio", "/dev/vfio"),
-                           ("proc/driver", "/proc/driver")):
+    for source, target in (
+        ("sys", "/sys"),
+        ("dev/vfio", "/dev/vfio"),
+        ("proc/driver", "/proc/driver"),
+    ):
         if Path(target).is_dir():
             mount(tree / source, target, None, BIND)
 
@@ -212,8 +215,10 @@ def mirror(tree: Tree, machine: int) -> None:
 
 def _copy(tree: Tree, machine: int, path: str, node: Node, names: list[str], fd: int) -> None:
     for name in names:
-        if name in _SKIPPED or name in node.entries or (
-            path.startswith("devices/system/node/node") and name.startswith("memory")
+        if (
+            name in _SKIPPED
+            or name in node.entries
+            or (path.startswith("devices/system/node/node") and name.startswith("memory"))
         ):
             continue
         mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
@@ -258,5 +263,3 @@ def _event_sender() -> Callable[[Events], None]:
                 return  # nobody listens
 
     return send
-
-

@@ -103,7 +103,7 @@ class Modes:
         return 0
 
     def destroy_ci(self, address: str, gi_id: int | None) -> list[int]:
-        """Destroy the compute instances of one GPU instance, or of all; returns the GPU instances."""
+        """Destroy the compute instances of one GPU instance, or of all; returns their ids."""
         found = self._instances(address, gi_id)
         for one in found:
             if self._is_used(address, one):
@@ -190,7 +190,10 @@ def starts_left(card: Card, profile: Json) -> list[int]:
     instances = card.instances()
     if profile["slices"] > slices_left(card):
         return []
-    if sum(one.profile_id == profile["profile_id"] for one in instances) >= profile["max_instances"]:
+    if (
+        sum(one.profile_id == profile["profile_id"] for one in instances)
+        >= profile["max_instances"]
+    ):
         return []
     taken = {slot for one in instances for slot in range(one.start, one.start + one.size)}
     size = int(profile["size"])
@@ -200,5 +203,5 @@ def starts_left(card: Card, profile: Json) -> list[int]:
 def slices_left(card: Card) -> int:
     """The compute slices that no GPU instance has."""
     by_id = {one["profile_id"]: one for one in card.profiles()}
-    used = sum(by_id[one.profile_id]["slices"] for one in card.instances())
+    used = sum(int(by_id[one.profile_id]["slices"]) for one in card.instances())
     return int(card.mig["compute_slices"]) - used

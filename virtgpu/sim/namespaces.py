@@ -91,8 +91,11 @@ def enter() -> int | None:
             hint="run as root; in a container: --privileged, or --cap-add SYS_ADMIN and no seccomp",
         ) from error
     if uid:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"),
-                           ("gid_map", f"0 {gid} 1")):
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"0 {uid} 1"),
+            ("gid_map", f"0 {gid} 1"),
+        ):
             (Path("/proc/self") / name).write_text(text)
     child = os.fork()
     if child:

@@ -134,9 +134,7 @@ class Nvml:
     def _device_get_gpu_instance_remaining_capacity(self, device: Json, profile: int) -> int:
         return int(self._profile(device, profile)["free"])
 
-    def _device_get_gpu_instances(
-        self, device: Json, profile: int, buffer: Any, count: Any
-    ) -> int:
+    def _device_get_gpu_instances(self, device: Json, profile: int, buffer: Any, count: Any) -> int:
         found = [one for one in device["gi"] if one["profile_id"] == profile]
         for number, one in enumerate(found):
             buffer[number] = (device["index"] + 1) << 16 | (one["gi_id"] + 1)

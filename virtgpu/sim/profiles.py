@@ -108,7 +108,9 @@ def parse(text: str, source: str) -> Json:
     except (ValueError, RecursionError) as error:
         raise Config(f"{source}: no JSON: {error}") from error
     if not isinstance(raw, dict) or raw.get("schema") != 1:
-        raise Config(f"{source}: no host profile of schema 1", hint="see: virtgpu sim record --help")
+        raise Config(
+            f"{source}: no host profile of schema 1", hint="see: virtgpu sim record --help"
+        )
     from virtgpu.sim.schema import check
 
     check(raw, source)

@@ -39,8 +39,8 @@ def run(
     place of each. The machine's state is that of `--host sim:NAME`, and is kept after each write.
     Nothing of it outlives the command, or us.
 
-    Raises `HostError` (no /dev/fuse, no namespaces, no libvirtd), `NotFound`, `Config`, `Usage`, and
-    `Conflict` while the same machine is in use already.
+    Raises `HostError` (no /dev/fuse, no namespaces, no libvirtd), `NotFound`, `Config`, `Usage`,
+    and `Conflict` while the same machine is in use already.
     """
     found = profiles.load(profile)
     fault_specs.parse(faults or "")

@@ -120,9 +120,6 @@ def _mig_mode(kernel: Kernel, devices: list[Json], mode: str) -> Completed:
     return Completed(rc, f"{out}All done.\n" if rc == 0 else out, "")
 
 
-
-
-
 def _mig(kernel: Kernel, devices: list[Json], rest: list[str]) -> Completed:
     is_on = [one for one in devices if (one.get("mig") or {}).get("current")]
     if not is_on:
@@ -137,8 +134,9 @@ def _mig(kernel: Kernel, devices: list[Json], rest: list[str]) -> Completed:
         "-lci": smi_text.compute_instances,
     }
     if made is not None:
-        text = "".join(_create(kernel, one, part, with_ci) for one in is_on
-                       for part in made.split(","))
+        text = "".join(
+            _create(kernel, one, part, with_ci) for one in is_on for part in made.split(",")
+        )
         return Completed(0, text, "")
     for flag, listing in listings.items():
         if flag in rest:

@@ -98,7 +98,8 @@ def profiles(devices: Iterable[Json]) -> str:
             sm = one.get("sm") or 0
             text += (
                 f"| {device['index']:>3}  {'MIG ' + one['name']:<18} {one['id']:>3}"
-                f"     {one['free']}/{one['max']}        {gib:<10.2f} No   {sm:>4}     0     0   |\n"
+                f"     {one['free']}/{one['max']}        {gib:<10.2f} No   {sm:>4}"
+                "     0     0   |\n"
                 f"|{'':60}1     0     0   |\n"
             )
             text += _RULE

@@ -79,9 +79,7 @@ def restore(raw: Json, source: str) -> State:
     try:
         return msgspec.convert(raw, State)
     except msgspec.ValidationError as error:
-        raise Config(
-            f"{source}: {error}", hint="forget it with: virtgpu sim reset NAME"
-        ) from error
+        raise Config(f"{source}: {error}", hint="forget it with: virtgpu sim reset NAME") from error
 
 
 def initial(profile: Profile) -> State:
@@ -118,7 +116,9 @@ def _add_nvml(profile: Profile, address: str, state: State) -> None:
     for entry in (profile.raw.get("nvml") or {}).get("gpu_instances") or []:
         if entry.get("gpu") == device.get("index"):
             state.instances[address] = [
-                Instance(one["gi_id"], one["profile_id"], one["start"], 0, list(one.get("ci") or []))
+                Instance(
+                    one["gi_id"], one["profile_id"], one["start"], 0, list(one.get("ci") or [])
+                )
                 for one in entry["instances"]
             ]
 

@@ -52,7 +52,7 @@ class VendorVfio:
         if "placement_id" in files:
             t.file(node, "placement_id", lambda: self._field(vf, "placement"), self._no_place)
         if "vgpu_params" in files:
-            t.file(node, "vgpu_params", lambda: self._params(vf), lambda _: self._params(vf))
+            t.file(node, "vgpu_params", lambda: self._params(vf), lambda _: self._set_params(vf))
         self._bus.open_vfio(vf)
 
     def _unbound(self, vf: Device) -> None:
@@ -86,6 +86,9 @@ class VendorVfio:
         if vf.address not in self._state.vgpus:
             raise refuse(errno.ENXIO)
         return "\n"
+
+    def _set_params(self, vf: Device) -> None:
+        self._params(vf)
 
     def _no_place(self, _text: str) -> None:
         raise refuse(errno.ENXIO)

@@ -104,7 +104,9 @@ def _mig(gpu: Gpu) -> str | None:
     words = {True: "on", False: "off"}
     text = f"{words[gpu.mig.current]}, pending {words[gpu.mig.pending]}"
     names = {one.id: one.name for one in gpu.mig.profiles}
-    made = [f"{names.get(one.profile_id, one.profile_id)} at {one.start}" for one in gpu.mig.instances]
+    made = [
+        f"{names.get(one.profile_id, one.profile_id)} at {one.start}" for one in gpu.mig.instances
+    ]
     return f"{text}; {', '.join(made)}" if made else text
 
 

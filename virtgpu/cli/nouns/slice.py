@@ -25,8 +25,10 @@ def slice_list(world: World) -> None:
 
 
 def _row(one: Slice) -> tuple[object, ...]:
-    holders = "unknown" if one.holders is None else cell(
-        tuple(f"{h.command} ({h.pid})" for h in one.holders)
+    holders = (
+        "unknown"
+        if one.holders is None
+        else cell(tuple(f"{h.command} ({h.pid})" for h in one.holders))
     )
     where = one.place.vf or (one.place.functions and one.place.functions[0]) or one.place.mdev
     return (

@@ -1,11 +1,12 @@
 """NVML of the simulated machine, under the name of NVIDIA's module."""
+
 import json
 import sys
 
 with open("/run/virtgpu-sim/package") as _file:
     sys.path.append(_file.read().strip())
 
-from virtgpu.sim.nvml import NVMLError, Nvml  # noqa: E402
+from virtgpu.sim.nvml import Nvml, NVMLError
 
 
 def __getattr__(name):
