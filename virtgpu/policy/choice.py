@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from virtgpu.errors import Capacity, Conflict, NotFound, Unsupported, Usage, VirtgpuError
+from virtgpu.inventory.names import parse_type
 from virtgpu.model.gpu import Gpu, Host, Mechanism, SliceType
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.request import (
@@ -185,6 +186,9 @@ def _by_name(host: Host, gpus: Sequence[Gpu], name: str, on: PciAddress | None) 
         gpu.address: [k for k in kinds_of(host, gpu) if names.is_called(k, name)] for gpu in gpus
     }
     if not any(kinds.values()):
+        hidden = [one for gpu in gpus if (one := _hidden(gpu, name)) is not None]
+        if hidden:
+            raise Capacity("; ".join(hidden), hint="see what fits: virtgpu type list")
         every = [
             names.label(k) for gpu in gpus for k in kinds_of(host, gpu) if k.name or k.id != "vf"
         ]
@@ -195,6 +199,24 @@ def _by_name(host: Host, gpus: Sequence[Gpu], name: str, on: PciAddress | None) 
             hint=f"close names: {', '.join(close)}" if close else "see them: virtgpu type list",
         )
     return lambda gpu, taken: _best(gpu, kinds[gpu.address], on, taken, name)
+
+
+def _hidden(gpu: Gpu, name: str) -> str | None:
+    """Why a type of this card's family may be unknown now: the lists of a card that runs vGPUs of
+    one size leave the other sizes out (https://github.com/bigstack-oss/cubecos/issues/1316)."""
+    wanted = parse_type(name)
+    running = next((vf.vgpu_type for vf in gpu.vfs if vf.vgpu_type not in (None, "0")), None)
+    if wanted is None or running is None or gpu.mixed_size or gpu.nvml and gpu.nvml.types:
+        return None
+    size = next((k.framebuffer_mib for k in types_of(gpu) if k.id == running), None)
+    families = {names.family(names.label(k)) for k in types_of(gpu)}
+    if names.family(name) not in families or size in (None, wanted.framebuffer_mib):
+        return None
+    mode = "; mixed-size mode is off" if gpu.mixed_size is False else ""
+    return (
+        f"{gpu.address} does not list {name} now: it runs {(size or 0) / 1024:g} GB vGPUs in"
+        f" equal-size mode{mode}, and that changes only while the card is empty"
+    )
 
 
 def _best(
@@ -326,7 +348,8 @@ def _refused(request: Request, made: int, refusals: Sequence[Refusal]) -> Virtgp
         kind = one.kind if not made else Capacity
         return kind(f"{prefix}{one.sentence}", hint=one.hint)
     kinds = {one.kind for one in telling}
-    kind = kinds.pop() if len(kinds) == 1 else Capacity
+    # Everything being somebody's is no room; a conflict is about one thing that was named.
+    kind = kinds.pop() if len(kinds) == 1 and kinds != {Conflict} else Capacity
     hint = next((one.hint for one in telling if one.hint), "see: virtgpu type list")
     said = listed([one.sentence for one in telling], 4)
     return (Capacity if made else kind)(f"{prefix}no room for {request}: {said}", hint=hint)

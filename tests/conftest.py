@@ -1,0 +1,61 @@
+"""Options and rules of the whole suite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.golden import Golden
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--regenerate-golden", action="store_true", help="write the golden files anew; then review"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares a text with a file of tests/golden."""
+    return Golden(GOLDEN, regenerate=bool(request.config.getoption("--regenerate-golden")))
+
+
+@pytest.fixture(autouse=True)
+def _no_state_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test sees or makes state outside its own folder, whatever the environment says."""
+    for name in list(os.environ):
+        if name.startswith("VIRTGPU_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("VIRTGPU_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _world_as_before() -> Iterator[None]:
+    """/dev and /sys are the same after the tests: a script that missed this replaced /dev/null."""
+    before = _nodes()
+    yield
+    assert _nodes() == before
+
+
+def _nodes() -> dict[str, tuple[int, int, int]]:
+    found = {}
+    for name in ("/dev/null", "/dev/zero", "/dev/fuse", "/dev/vfio", "/sys/bus/pci"):
+        path = Path(name)
+        if path.exists():
+            stat = path.stat()
+            found[name] = (stat.st_mode, stat.st_rdev, stat.st_ino)
+    return found
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """With CI=true a skip is a failure: a part that could run and did not proves nothing."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []
+    if skipped and os.environ.get("CI") == "true" and not hasattr(session.config, "workerinput"):
+        reporter.write_line(f"{len(skipped)} skipped, and CI=true: that is a failure", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
