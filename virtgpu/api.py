@@ -23,7 +23,7 @@ from virtgpu.model.pci import PciAddress
 from virtgpu.model.plan import Plan
 from virtgpu.model.request import Request
 from virtgpu.model.slice import Reservation, Slice
-from virtgpu.model.steps import Reserve
+from virtgpu.model.steps import DefineDomain, Reserve
 
 if TYPE_CHECKING:
     from virtgpu.apply import Progress, Report, Result
@@ -87,12 +87,11 @@ class OfferedType(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Defined(msgspec.Struct, frozen=True, kw_only=True):
-    """A guest that was defined. *warning* says why its libvirt could not start it."""
+    """A guest that was defined, with its slices."""
 
     name: str
     uuid: str
     slices: tuple[Reservation, ...]
-    warning: str | None = None
     recovered: tuple[str, ...] = ()
 
 
@@ -357,27 +356,17 @@ class HostHandle:
         """Make the slices, and define a guest that has them in libvirt.
 
         Raises `Conflict` when the name is taken, `Usage` when the hypervisor is another machine
-        than the one with the GPUs (unless *make_slices* is false), and what `create` raises.
+        than the one with the GPUs (unless *make_slices* is false), `Unsupported` when its libvirt
+        could not start such a guest, and what `create` raises.
         """
         from virtgpu.apply import execute
-        from virtgpu.domain import startable
-        from virtgpu.platforms import libvirt as guests
 
         with self.libvirt() as connection:
-            target = guests.target(connection)
             definer = self._definer(connection, name, requests, shape, make_slices=make_slices)
         result = execute(self.door, self.vendors, definer, progress=progress)
-        host = self.read()
-        step = result.plan.steps[-1]
-        reserved = [one for one in self._reservations() if one.domain_uuid == step.uuid]  # type: ignore[union-attr]
-        refusal = startable(target, self._attachments(host, reserved, None))
-        return Defined(
-            name=name,
-            uuid=step.uuid,  # type: ignore[union-attr]
-            slices=tuple(reserved),
-            warning=None if refusal is None else refusal.message,
-            recovered=result.recovered,
-        )
+        uuid = next(one.uuid for one in result.plan.steps if isinstance(one, DefineDomain))
+        mine = tuple(one for one in self._reservations() if one.domain_uuid == uuid)
+        return Defined(name=name, uuid=uuid, slices=mine, recovered=result.recovered)
 
     def _definer(
         self,
@@ -388,6 +377,7 @@ class HostHandle:
         *,
         make_slices: bool,
     ) -> Callable[[Host, tuple[Reservation, ...], tuple[str, ...]], Plan]:
+        from virtgpu.domain import startable
         from virtgpu.domain.build import check_name
         from virtgpu.domain.read import require_free
         from virtgpu.plan.define import plan_define
@@ -412,6 +402,9 @@ class HostHandle:
             )
             made = ready + (list(reserved_by(plan)) if plan is not None else [])
             attached = self._attachments(host, made, plan)
+            refusal = startable(target, attached)
+            if refusal is not None:
+                raise refusal
             require_free(attached, [one for guest in known for one in guest.both])
             xml = self._xml(host, name, made, plan, shape, uuid=uuid, target=target)
             return plan_define(

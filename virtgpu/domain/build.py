@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import lru_cache
+from typing import NamedTuple
 
 from lxml import etree
 
 from virtgpu.domain import elements, hostdev, metadata, template, topology
-from virtgpu.domain.read import host_devices
+from virtgpu.domain.read import HostDevice
 from virtgpu.domain.target import Target
 from virtgpu.errors import Config, Conflict, Usage
 from virtgpu.model.attachment import Attachment
@@ -41,18 +43,46 @@ def render(
     one of these devices already), `Unsupported` (no room, or *target* cannot).
     """
     check_name(name)
-    base = template.load(text)
-    root = deepcopy(base.root.getroottree()).getroot()
     slices = tuple(attachments)
+    _check_unused(template.load(text).devices, slices)
+    screen = hostdev.boot_display(slices, target) if display else None
+    base = _prepared(
+        text, tuple(len(a.functions) or 1 for a in slices), spare_ports, target.domain_type, display
+    )
+    root = deepcopy(base.root.getroottree()).getroot()
     _identify(root, name, uuid)
-    if base.is_shipped:
-        _suit_host(root, target, display=display)
     _size(root, memory_mib, vcpus)
     if slices:
         _add_metadata(root, slices)
-        _check_unused(root, slices)
-    _add_devices(root, slices, base.layout, target, display=display, spare=spare_ports)
+    _add_devices(root, slices, base.places, screen)
     return elements.text_of(root)
+
+
+class _Prepared(NamedTuple):
+    """A template with all that does not depend on which guest and which devices it is for."""
+
+    root: etree._Element
+    places: tuple[hostdev.Place, ...]
+
+
+@lru_cache(maxsize=16)
+def _prepared(
+    text: bytes | None, functions: tuple[int, ...], spare: int, domain_type: str, display: bool
+) -> _Prepared:
+    """The template for devices of so many *functions* each, with the ports that they need."""
+    base = template.load(text)
+    root = deepcopy(base.root.getroottree()).getroot()
+    if base.is_shipped:
+        _suit_host(root, domain_type, display=display)
+    devices = root.find("devices")
+    if devices is None:
+        devices = etree.Element("devices")
+        elements.append(root, devices)
+    if display:
+        _check_screen(devices)
+    placement = topology.place(base.layout, functions, spare=spare)
+    elements.append(devices, *(hostdev.root_port(index) for index in placement.new_ports))
+    return _Prepared(root, placement.places)
 
 
 def check_name(name: str) -> None:
@@ -91,10 +121,10 @@ def _set_text(root: etree._Element, tag: str, text: str) -> etree._Element:
     return node
 
 
-def _suit_host(root: etree._Element, target: Target, *, display: bool) -> None:
+def _suit_host(root: etree._Element, domain_type: str, *, display: bool) -> None:
     """What a shipped template leaves to the host: KVM or not, and whose screen it is."""
-    if target.domain_type != "kvm":
-        root.set("type", target.domain_type)
+    if domain_type != "kvm":
+        root.set("type", domain_type)
         cpu = root.find("cpu[@mode='host-passthrough']")
         if cpu is not None:  # libvirt refuses it without KVM
             elements.remove(cpu)
@@ -145,9 +175,9 @@ def _add_metadata(root: etree._Element, slices: tuple[Attachment, ...]) -> None:
     elements.append(holder, metadata.element(slices))
 
 
-def _check_unused(root: etree._Element, slices: tuple[Attachment, ...]) -> None:
+def _check_unused(given: Sequence[HostDevice], slices: tuple[Attachment, ...]) -> None:
     ids: set[str] = set()
-    keys = {device.key: f"the template (line {device.line})" for device in host_devices(root)}
+    keys = {device.key: f"the template (line {device.line})" for device in given}
     for attachment in slices:
         if attachment.slice_id in ids:
             raise Conflict(f"slice {attachment.slice_id} is given twice to one guest")
@@ -165,25 +195,17 @@ def _check_unused(root: etree._Element, slices: tuple[Attachment, ...]) -> None:
 def _add_devices(
     root: etree._Element,
     slices: tuple[Attachment, ...],
-    layout: topology.Layout,
-    target: Target,
-    *,
-    display: bool,
-    spare: int,
+    places: tuple[hostdev.Place, ...],
+    screen: Attachment | None,
 ) -> None:
+    nodes = [
+        node
+        for attachment, place in zip(slices, places, strict=True)
+        for node in hostdev.hostdevs(attachment, place, display=attachment is screen)
+    ]
     devices = root.find("devices")
-    if devices is None:
-        devices = etree.Element("devices")
-        elements.append(root, devices)
-    screen = hostdev.boot_display(slices, target) if display else None
-    if screen is not None:
-        _check_screen(devices)
-    placement = topology.place(layout, tuple(len(a.functions) or 1 for a in slices), spare=spare)
-    for index in placement.new_ports:
-        elements.append(devices, hostdev.root_port(index))
-    for attachment, place in zip(slices, placement.places, strict=True):
-        for node in hostdev.hostdevs(attachment, place, display=attachment is screen):
-            elements.append(devices, node)
+    if devices is not None:  # it was made with the ports
+        elements.append(devices, *nodes)
 
 
 def _check_screen(devices: etree._Element) -> None:

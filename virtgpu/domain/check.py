@@ -24,6 +24,8 @@ SCHEMAS = (
     "/usr/local/share/libvirt/schemas/domain.rng",
 )
 _MAX_FINDINGS = 20
+# QEMU's own function 0, which no XML names: the LPC bridge of q35, the ISA bridge of i440fx.
+_BUILT_IN = ((0, 0, 0x1F), (0, 0, 1))
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +117,7 @@ def _multifunction(root: etree._Element) -> Iterator[Finding]:
             slots[address[:3]].setdefault(address[3], device)
     for slot, functions in slots.items():
         first = functions.get(0)
-        if set(functions) <= {0}:
+        if set(functions) <= {0} or (first is None and slot in _BUILT_IN):
             continue
         said = None if first is None else first.find("address").get("multifunction")  # type: ignore[union-attr]
         if said != "on":

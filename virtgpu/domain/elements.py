@@ -58,15 +58,35 @@ def is_clean(text: str) -> bool:
     return _NOT_XML.search(text) is None
 
 
-def append(parent: etree._Element, element: etree._Element) -> None:
-    """Put *element* last, indented as its siblings are; a file without line breaks stays so."""
+def append(parent: etree._Element, *new: etree._Element) -> None:
+    """Put elements last, indented as their siblings are; a file without line breaks stays so."""
+    if not new:
+        return
+    between, end = _open_end(parent)
+    for element in new:
+        if len(element):
+            _indent(element, parent.text)
+        element.tail = between
+    new[-1].tail = end
+    parent.extend(new)
+
+
+def _open_end(parent: etree._Element) -> tuple[str | None, str | None]:
+    """Make room at the end: what comes between new elements, and what after the last of them."""
+    if not _is_blank(parent.text):
+        return None, None
     if len(parent) == 0:
         line = _line_of(parent)
-        parent.text, element.tail = (f"{line}  ", line) if line else (parent.text, None)
-    elif _is_blank(parent.text) and _is_blank(parent[-1].tail):
-        element.tail, parent[-1].tail = parent[-1].tail, parent.text
-    _indent(element, parent.text)
-    parent.append(element)
+        if line is None:
+            return None, None
+        parent.text = f"{line}  "
+        return parent.text, line
+    last = parent[-1]
+    end = last.tail
+    if not _is_blank(end):
+        return None, None
+    last.tail = parent.text
+    return parent.text, end
 
 
 def _line_of(element: etree._Element) -> str | None:
@@ -84,7 +104,7 @@ def _indent(element: etree._Element, pad: str | None) -> None:
 
 
 def _is_blank(text: str | None) -> bool:
-    return text is None or not text.strip()
+    return not text or text.isspace()
 
 
 def insert_after(anchor: etree._Element, element: etree._Element) -> None:

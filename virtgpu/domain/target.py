@@ -51,7 +51,7 @@ def is_vendor_vfio(attachment: Attachment) -> bool:
 def startable(target: Target, attachments: Iterable[Attachment]) -> Unsupported | None:
     """Why the guest cannot be started there, None when nothing is known against it.
 
-    Such a guest can be *defined*: take the message as a warning then, and raise it on start.
+    libvirt itself would define such a guest, and fail when it is started.
     """
     if target.libvirt is None or target.libvirt >= UNMANAGED_VARIANT:
         return None

@@ -9,17 +9,22 @@ import msgspec
 from lxml import etree
 
 from virtgpu.domain import elements, metadata, topology
+from virtgpu.domain.read import HostDevice, host_devices
 from virtgpu.errors import NotFound
 
 DEFAULT = "default"
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A parsed file, never changed, and what it leaves free. *is_shipped* says that it is one of
-    ours as it was shipped: only then may the host decide about its type and its screen."""
+    """A parsed file, never changed, what it leaves free, and the host devices that it gives.
+
+    *is_shipped* says that it is one of ours as it was shipped: only then may the host decide
+    about its type and its screen.
+    """
 
     root: etree._Element
     layout: topology.Layout
+    devices: tuple[HostDevice, ...]
     is_shipped: bool
 
 
@@ -69,4 +74,4 @@ def load(text: bytes | None) -> Template:
     is_shipped = text is None or raw in _shipped().values()
     if is_shipped:
         root = deepcopy(root)  # without the comment above it, which speaks to who copies the file
-    return Template(root, topology.layout_of(root), is_shipped)
+    return Template(root, topology.layout_of(root), tuple(host_devices(root)), is_shipped)

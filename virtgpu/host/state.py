@@ -26,7 +26,11 @@ _GIVEN_LIMIT = 64 << 20
 
 
 def default_state_dir() -> Path:
-    """/var/lib/virtgpu for root, else the user's own folder for state (XDG base directories)."""
+    """$VIRTGPU_STATE_DIR, else /var/lib/virtgpu for root, else the user's own folder for state
+    (XDG base directories)."""
+    chosen = os.environ.get("VIRTGPU_STATE_DIR")
+    if chosen:
+        return Path(chosen).absolute()
     if os.geteuid() == 0:
         return Path("/var/lib/virtgpu")
     base = Path(os.environ.get("XDG_STATE_HOME", ""))

@@ -118,6 +118,8 @@ class Modes:
             if one.ci or self._is_used(address, one):
                 raise NvidiaRefused(_BUSY, _IN_USE)
             self._state.instances[address].remove(one)
+        if not self._state.instances.get(address):
+            self._state.instances.pop(address, None)
         return [one.gi_id for one in found]
 
     def _instances(self, address: str, gi_id: int | None) -> list[Instance]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from virtgpu.cli.changes import describe_slice, finished, show_plan, step_progress, tell_recovered
-from virtgpu.cli.output import Table, say, show
+from virtgpu.cli.output import Table, show
 from virtgpu.cli.world import World, verb
 
 if TYPE_CHECKING:
@@ -101,12 +101,10 @@ def vm_define(
     progress = step_progress(world)
     done = host.define(name, requests, made, make_slices=not no_slice, progress=progress)
     tell_recovered(done.recovered)
-    if done.warning:
-        say(f"warning: {done.warning}")
     slices = [describe_slice(one) for one in done.slices]
     lines = [f"{name}  defined  {done.uuid}"]
     lines += [f"{one['id']}  {one['name']}" for one in slices]
-    body = {"id": done.uuid, "name": name, "slices": slices, "warning": done.warning}
+    body = {"id": done.uuid, "name": name, "slices": slices}
     show(world, {"guest": body}, "\n".join(lines))
 
 
