@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from virtgpu.apply.execute import Progress, Result, apply_saved, execute, load_plan
+from virtgpu.apply.executor import Progress, Result, apply_saved, execute, load_plan
 from virtgpu.apply.recovery import Recovered, Report, recover
 
 __all__ = [

@@ -44,17 +44,18 @@ def render(
     """
     check_name(name)
     slices = tuple(attachments)
-    _check_unused(template.load(text).devices, slices)
+    base = template.load(text)
+    _check_unused(base.devices, slices)
     screen = hostdev.boot_display(slices, target) if display else None
-    base = _prepared(
+    ready = _prepared(
         text, tuple(len(a.functions) or 1 for a in slices), spare_ports, target.domain_type, display
     )
-    root = deepcopy(base.root.getroottree()).getroot()
+    root = deepcopy(ready.root.getroottree()).getroot()
     _identify(root, name, uuid)
-    _size(root, memory_mib, vcpus)
+    _size(root, base, memory_mib, vcpus)
     if slices:
         _add_metadata(root, slices)
-    _add_devices(root, slices, base.places, screen)
+    _add_devices(root, slices, ready.places, screen)
     return elements.text_of(root)
 
 
@@ -133,10 +134,12 @@ def _suit_host(root: etree._Element, domain_type: str, *, display: bool) -> None
         model.set("type", "none")
 
 
-def _size(root: etree._Element, memory_mib: int | None, vcpus: int | None) -> None:
+def _size(
+    root: etree._Element, base: template.Template, memory_mib: int | None, vcpus: int | None
+) -> None:
     if memory_mib is not None:
         _check_figure("memory", memory_mib, "MiB", 1 << 30)
-        _refuse_fixed("memory", [root.find("cpu/numa"), root.find("maxMemory")])
+        _refuse_fixed("memory", base.memory_layout)
         _set_text(root, "memory", str(memory_mib)).set("unit", "MiB")
         current = root.find("currentMemory")
         if current is not None:
@@ -144,10 +147,7 @@ def _size(root: etree._Element, memory_mib: int | None, vcpus: int | None) -> No
             current.set("unit", "MiB")
     if vcpus is not None:
         _check_figure("number of vCPUs", vcpus, "", 8192)
-        _refuse_fixed(
-            "number of vCPUs",
-            [root.find("cpu/numa"), root.find("cpu/topology"), root.find("vcpus")],
-        )
+        _refuse_fixed("number of vCPUs", base.vcpu_layout)
         _set_text(root, "vcpu", str(vcpus)).attrib.pop("current", None)
 
 
@@ -156,14 +156,13 @@ def _check_figure(what: str, value: int, unit: str, limit: int) -> None:
         raise Usage(f"{what} {value} {unit}".rstrip() + f" is not within 1 to {limit}")
 
 
-def _refuse_fixed(what: str, layouts: Sequence[etree._Element | None]) -> None:
+def _refuse_fixed(what: str, layout: etree._Element | None) -> None:
     """A template that deals out memory or CPUs node by node is changed by its author only."""
-    for node in layouts:
-        if node is not None:
-            raise Config(
-                f"template line {node.sourceline}: <{node.tag!s}> fixes the {what}",
-                hint=f"change it there, or leave the {what} out of the command",
-            )
+    if layout is not None:
+        raise Config(
+            f"template line {layout.sourceline}: <{layout.tag!s}> fixes the {what}",
+            hint=f"change it there, or leave the {what} out of the command",
+        )
 
 
 def _add_metadata(root: etree._Element, slices: tuple[Attachment, ...]) -> None:

@@ -15,16 +15,19 @@ from virtgpu.errors import NotFound
 DEFAULT = "default"
 
 
-class Template(msgspec.Struct, frozen=True):
+class Template(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed file, never changed, what it leaves free, and the host devices that it gives.
 
-    *is_shipped* says that it is one of ours as it was shipped: only then may the host decide
-    about its type and its screen.
+    *memory_layout* and *vcpu_layout* are what deals out memory or CPUs one by one, None where
+    nothing does. *is_shipped* says that it is one of ours as it was shipped: only then may the
+    host decide about its type and its screen.
     """
 
     root: etree._Element
     layout: topology.Layout
     devices: tuple[HostDevice, ...]
+    memory_layout: etree._Element | None
+    vcpu_layout: etree._Element | None
     is_shipped: bool
 
 
@@ -74,4 +77,15 @@ def load(text: bytes | None) -> Template:
     is_shipped = text is None or raw in _shipped().values()
     if is_shipped:
         root = deepcopy(root)  # without the comment above it, which speaks to who copies the file
-    return Template(root, topology.layout_of(root), tuple(host_devices(root)), is_shipped)
+    return Template(
+        root=root,
+        layout=topology.layout_of(root),
+        devices=tuple(host_devices(root)),
+        memory_layout=_first(root, "cpu/numa", "maxMemory"),
+        vcpu_layout=_first(root, "cpu/numa", "cpu/topology", "vcpus"),
+        is_shipped=is_shipped,
+    )
+
+
+def _first(root: etree._Element, *places: str) -> etree._Element | None:
+    return next((node for place in places if (node := root.find(place)) is not None), None)

@@ -92,7 +92,7 @@ def _existing(gpu: Gpu, on: PciAddress | None, taken: Taken) -> Offered:
     wanted = tuple(vf for vf in gpu.vfs if on is None or on in (vf.address, gpu.address))
     if not wanted:
         return Refusal(f"{gpu.address} has no VF {on}", NotFound)
-    refusals = tuple(_why_not(gpu, vf, taken) for vf in wanted)
+    refusals = tuple(_why_not(gpu, vf, taken) or _set_aside(gpu, vf, on) for vf in wanted)
     free = tuple(vf for vf, why in zip(wanted, refusals, strict=True) if why is None)
     if free:
         return (_option(gpu, free[0].address, len(free)),)
@@ -107,6 +107,18 @@ def _existing(gpu: Gpu, on: PciAddress | None, taken: Taken) -> Offered:
     )
     said = listed([why.sentence for why in reasons], 3)
     return Refusal(f"none of the {len(gpu.vfs)} VFs of {gpu.address} is free: {said}{limit}")
+
+
+def _set_aside(gpu: Gpu, vf: Vf, on: PciAddress | None) -> Refusal | None:
+    """A VF that somebody has bound for a guest of his, unless it is asked for by its address."""
+    offered = {one for offer in gpu.offers if offer.type.id == "vf" for one in offer.vfs}
+    if on == vf.address or vf.address in offered:
+        return None
+    return Refusal(
+        f"VF {vf.address} is set aside: it alone is bound to {VFIO_PCI}",
+        Conflict,
+        f"if it is free all the same: 'vf on {vf.address}'",
+    )
 
 
 def _why_not(gpu: Gpu, vf: Vf, taken: Taken) -> Refusal | None:
