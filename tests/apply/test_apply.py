@@ -343,5 +343,3 @@ def test_the_driver_may_be_silent_about_what_it_did_not_make(tmp_path: Path) -> 
         host.create("A40-12Q on 0000:51:00.0", guest="g1", progress=take_the_room)
     assert [one for one in host.slices() if one.guest] == []
     assert before != snapshot(host)
-
-

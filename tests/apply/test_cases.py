@@ -11,6 +11,7 @@ from virtgpu.errors import AccessDenied, Capacity, Conflict, NotFound, Unsupport
 from virtgpu.model import steps
 from virtgpu.model.slice import SliceState
 
+
 def kinds(plan: object) -> list[str]:
     return [type(one).__name__ for one in plan.steps]  # type: ignore[attr-defined]
 
@@ -62,9 +63,7 @@ def test_g01_a_type_goes_to_the_card_that_lists_it(tmp_path: Path) -> None:
     host = hosts.case("G01", tmp_path)
     first = host.read().gpus[0].address
     (step,) = [
-        one
-        for one in host.plan("L40S-1Q", guest="g1").steps
-        if isinstance(one, steps.SetVgpuType)
+        one for one in host.plan("L40S-1Q", guest="g1").steps if isinstance(one, steps.SetVgpuType)
     ]
     assert step.type_id == "1147"
     assert step.vf.startswith(first[:-4])
@@ -99,7 +98,7 @@ class TestG04:
         program = tmp_path / "root/usr/bin/nvidia-smi"
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(
-            '#!/bin/sh\ncase "$1" in -q) cat <<\'E\'\n' + answer + "E\n;;\n"
+            "#!/bin/sh\ncase \"$1\" in -q) cat <<'E'\n" + answer + "E\n;;\n"
             "--query-gpu*) echo '00000001:C8:00.0, 0, GPU-0a, 97887, 0, Disabled, Disabled, RTX' ;;\n"
             "*) exit 6 ;; esac\n"
         )

@@ -24,8 +24,11 @@ def expected(name: str) -> dict[str, Any]:
 
 def is_called(gpu_type: Any, short: str) -> bool:
     name = gpu_type.name or gpu_type.id
-    return bool(name == short or name.removeprefix("NVIDIA ").removeprefix("GRID ") == short
-                or name.endswith(f" {short}"))
+    return bool(
+        name == short
+        or name.removeprefix("NVIDIA ").removeprefix("GRID ") == short
+        or name.endswith(f" {short}")
+    )
 
 
 def available(gpu: Gpu, short: str) -> int | None:
@@ -82,8 +85,19 @@ def test_without_any_tool_everything_in_sysfs_is_still_right(name: str, tmp_path
     full = read_host(hosts.Spy(name, tmp_path), hosts.VENDORS)
     bare = read_host(Bare(name, tmp_path, has_nvml=False), hosts.VENDORS)
     for one, other in zip(full.gpus, bare.gpus, strict=True):
-        for field in ("address", "driver", "numa_node", "iommu_group", "functions", "group_others",
-                      "bridges", "sriov", "mdevs", "holders", "boot_console"):
+        for field in (
+            "address",
+            "driver",
+            "numa_node",
+            "iommu_group",
+            "functions",
+            "group_others",
+            "bridges",
+            "sriov",
+            "mdevs",
+            "holders",
+            "boot_console",
+        ):
             assert getattr(one, field) == getattr(other, field), (one.address, field)
         assert [vf.address for vf in one.vfs] == [vf.address for vf in other.vfs]
         assert [vf.vgpu_type for vf in one.vfs] == [vf.vgpu_type for vf in other.vfs]

@@ -92,7 +92,9 @@ def of_gpu(connection: Any, gpu: Any) -> Iterator[str]:
     numa = facts.find(".//numa")
     if (None if numa is None else int(numa.get("node") or "-1")) != gpu.numa_node:
         yield f"{gpu.address}: memory node differs"
-    theirs = [address_of(one) for one in facts.findall(".//capability[@type='virt_functions']/address")]
+    theirs = [
+        address_of(one) for one in facts.findall(".//capability[@type='virt_functions']/address")
+    ]
     if theirs != [str(vf.address) for vf in gpu.vfs]:
         yield f"{gpu.address}: {len(theirs)} VFs of libvirt, {len(gpu.vfs)} of ours"
     for vf in gpu.vfs:
@@ -173,13 +175,15 @@ def look(connection: Any, host: HostHandle, name: str, uuid: str) -> None:
         if device.pci is not None:
             facts = until(lambda d=device: nodedev(connection, pci_name(str(d.pci))))
             wanted = "vfio-pci" if device.managed else "nvidia"
-            assert until(
-                lambda d=device, w=wanted: driver_of(connection, str(d.pci)) == w
-            ), f"{device.pci} has driver {driver_of(connection, str(device.pci))}"
+            assert until(lambda d=device, w=wanted: driver_of(connection, str(d.pci)) == w), (
+                f"{device.pci} has driver {driver_of(connection, str(device.pci))}"
+            )
             assert facts is not None
         else:
             uuid_text = str(device.mdev).replace("-", "_")
-            assert until(lambda u=uuid_text: any(u in one for one in connection.listDevices("mdev")))
+            assert until(
+                lambda u=uuid_text: any(u in one for one in connection.listDevices("mdev"))
+            )
     for one in slices.values():
         assert one.holders, f"nobody is seen to hold {one.id}"
 
@@ -229,8 +233,11 @@ def back_to(host: HostHandle, before: dict[str, Any]) -> None:
         if mode["current"] and not before["mig"][address]["current"]:
             host.door.run(["nvidia-smi", "-i", address, "-mig", "0"], timeout_s=30)
     now = snapshot()
-    different = {key: (before.get(key), now.get(key)) for key in before | now
-                 if before.get(key) != now.get(key)}
+    different = {
+        key: (before.get(key), now.get(key))
+        for key in before | now
+        if before.get(key) != now.get(key)
+    }
     assert not different, different
 
 
@@ -248,8 +255,11 @@ def nodedev_round(connection: Any, host: HostHandle) -> list[str]:
             done.append(f"detach {gpu.address}")
             break
     for gpu in host.read().gpus:
-        offers = [one for one in gpu.offers
-                  if one.available and one.type.mechanism.value.startswith("mdev")]
+        offers = [
+            one
+            for one in gpu.offers
+            if one.available and one.type.mechanism.value.startswith("mdev")
+        ]
         if offers:
             parent = offers[0].vfs[0] if offers[0].vfs else gpu.address
             xml = (
@@ -273,7 +283,8 @@ def main(profile: str) -> None:
         wanted = sum(len(gpu.functions) + len(gpu.vfs) for gpu in host.read().gpus)
         until(lambda: len(connection.listDevices("pci")) >= wanted)
         cell["different"] = until(lambda: not agreement(connection, host)) or agreement(
-            connection, host)
+            connection, host
+        )
         cell["different"] = [] if cell["different"] is True else cell["different"]
     with noted(results, cell="nodedev") as cell:
         before = snapshot()
@@ -290,5 +301,3 @@ def main(profile: str) -> None:
 if __name__ == "__main__":
     main(sys.argv[1])
     sys.exit(0)
-
-

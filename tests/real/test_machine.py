@@ -51,12 +51,24 @@ for call in (lambda: os.mkdir("/sys/x"), lambda: open("/sys/kernel/x", "w"),
         print(errno.errorcode[error.errno])
 """
     done = machine.run(
-        "a40x2-vendor-vfio", sys.executable, "-c", script, state=tmp_path,
+        "a40x2-vendor-vfio",
+        sys.executable,
+        "-c",
+        script,
+        state=tmp_path,
         options=("--no-libvirtd",),
     )
     # mkdir EPERM, new file EACCES, read-only file EACCES: sysfs refuses root too.
-    assert done.stdout.split() == ["EINVAL", "EPERM", "ok", "EPERM", "ERANGE", "EPERM", "EACCES",
-                                   "EACCES"], done.stderr
+    assert done.stdout.split() == [
+        "EINVAL",
+        "EPERM",
+        "ok",
+        "EPERM",
+        "ERANGE",
+        "EPERM",
+        "EACCES",
+        "EACCES",
+    ], done.stderr
 
 
 def test_changed_names_are_seen_at_once(tmp_path: Path) -> None:
@@ -87,7 +99,9 @@ def test_the_state_is_that_of_the_in_process_front(tmp_path: Path) -> None:
 
 
 def test_two_of_one_machine_are_refused(tmp_path: Path) -> None:
-    script = f"{virtgpu('--host', 'sim:amd-v710', '--state-dir', str(tmp_path), 'gpu', 'list')}; echo $?"
+    script = (
+        f"{virtgpu('--host', 'sim:amd-v710', '--state-dir', str(tmp_path), 'gpu', 'list')}; echo $?"
+    )
     assert sh("amd-v710", script, tmp_path).split()[-1] == "7"
 
 
@@ -119,8 +133,20 @@ def test_the_machine_is_as_before(tmp_path: Path) -> None:
 
 
 def test_killing_it_ends_everything_in_it(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "virtgpu.cli", "--state-dir", str(tmp_path), "sim", "run",
-             "amd-v710", "--no-libvirtd", "--", "sleep", "7654"]
+    words = [
+        sys.executable,
+        "-m",
+        "virtgpu.cli",
+        "--state-dir",
+        str(tmp_path),
+        "sim",
+        "run",
+        "amd-v710",
+        "--no-libvirtd",
+        "--",
+        "sleep",
+        "7654",
+    ]
     process = subprocess.Popen(words, cwd=machine.ROOT)
     deadline = time.monotonic() + 20
     while not sleepers() and time.monotonic() < deadline:
@@ -161,8 +187,11 @@ echo "killed $?"
 
 
 def test_nvidia_smi_and_nvml_answer_there(tmp_path: Path) -> None:
-    out = sh("hgx-h100-8x-mig", "nvidia-smi mig -lgi; " + virtgpu("gpu", "show", "0000:1b:00.0"),
-             tmp_path)
+    out = sh(
+        "hgx-h100-8x-mig",
+        "nvidia-smi mig -lgi; " + virtgpu("gpu", "show", "0000:1b:00.0"),
+        tmp_path,
+    )
     assert "MIG 3g.40gb" in out
     assert "3g.40gb at 4" in out
 

@@ -35,9 +35,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return _INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone; Python must not complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):
+        # The reader of our output has gone (click leaves by SystemExit then, and only then), and
+        # had what it wanted. Python must not complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except Exception as error:
         return _defect(error, wants_json=wants_json)

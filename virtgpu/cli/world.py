@@ -36,7 +36,7 @@ class World(NamedTuple):
         """This, where it says something, else the other."""
         return World(*(mine or theirs for mine, theirs in zip(self, other, strict=True)))
 
-    def open(self) -> HostHandle:
+    def handle(self) -> HostHandle:
         """The handle on that host."""
         return connect(
             self.host or "local", connect_uri=self.connect, state_dir=self.state_dir or None

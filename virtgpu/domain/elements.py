@@ -13,7 +13,12 @@ _HINT = "give a libvirt domain XML file, as `virsh dumpxml` prints it"
 
 # No entity, no network, no DTD, and libxml2's own limits on depth and size stay on.
 PARSER = etree.XMLParser(
-    resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=False
+    resolve_entities=False,
+    no_network=True,
+    load_dtd=False,
+    dtd_validation=False,
+    huge_tree=False,
+    strip_cdata=False,  # an operator's file is kept as it was written
 )
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -85,13 +85,14 @@ def record(door: Door) -> Json:
         "about": "Recorded by virtgpu sim record.",
         "host": _host(look),
         "pci": pci,
-        **{key: value for key, value in types.items() if value},
+        **types,
         "mdev_devices": _mdevs(look),
         "unverified": ["recorded from a running machine: what is in use now is part of it"],
     }
-    nvml = _nvml(door, look, pci)
+    nvml = _nvml(door, look, pci, types["vgpu_types"])
     if nvml:
         profile["nvml"] = nvml
+    _add_running(look, pci, types["vgpu_types"])
     return profile
 
 
@@ -313,7 +314,8 @@ def _mdevs(look: _Look) -> list[Json]:
 # -- NVML
 
 
-def _nvml(door: Door, look: _Look, pci: list[Json]) -> Json | None:
+def _nvml(door: Door, look: _Look, pci: list[Json], tables: dict[str, list[Json]]) -> Json | None:
+    """What NVML says; where it lists a card's types, they are all of them."""
     with door.nvml() as library:
         if library is None:
             return None
@@ -324,13 +326,44 @@ def _nvml(door: Door, look: _Look, pci: list[Json]) -> Json | None:
             return None
 
         count = ask("nvmlDeviceGetCount") or 0
-        devices = [
-            _nvml_device(ask, ask("nvmlDeviceGetHandleByIndex", index), index)
-            for index in range(count)
-        ]
+        devices = []
+        for index in range(count):
+            handle = ask("nvmlDeviceGetHandleByIndex", index)
+            devices.append(_nvml_device(ask, handle, index))
+            kinds = _supported(ask, handle)
+            address = _sysfs_address(devices[-1]["pci_bus_id"])
+            if kinds and address in tables:
+                tables[address] = kinds
         version = ask("nvmlSystemGetDriverVersion")
     vgpus = [one for function in pci for one in _vgpus(look, PciAddress(function["address"]))]
     return {"driver_version": version, "devices": devices, "vgpus": vgpus}
+
+
+def _sysfs_address(bus_id: str | None) -> str | None:
+    domain, _, rest = (bus_id or "").lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}" if rest else None
+
+
+def _supported(ask: Callable[..., Any], handle: Any) -> list[Json]:
+    found = []
+    for type_id in ask("nvmlDeviceGetSupportedVgpus", handle) or ():
+        name = _plain(ask("nvmlVgpuTypeGetName", type_id))
+        size = ask("nvmlVgpuTypeGetFramebufferSize", type_id)
+        row = _sized({"id": int(type_id), "name": name}) if name else {"id": int(type_id)}
+        most = ask("nvmlVgpuTypeGetMaxInstances", handle, type_id)
+        if size is not None and "fb_mib" not in row:
+            row["fb_mib"] = int(size) >> 20
+        found.append(row | {"max_instances": most or 1})
+    return found
+
+
+def _add_running(look: _Look, pci: list[Json], tables: dict[str, list[Json]]) -> None:
+    """A type that runs now and that no list shows: only its number is known."""
+    for function in pci:
+        rows = tables.get(function["address"])
+        for one in _vgpus(look, PciAddress(function["address"])) if rows is not None else ():
+            if rows is not None and all(row["id"] != one["type_id"] for row in rows):
+                rows.append({"id": one["type_id"], "name": None, "fb_mib": 0, "max_instances": 1})
 
 
 def _nvml_device(ask: Callable[..., Any], handle: Any, index: int) -> Json:

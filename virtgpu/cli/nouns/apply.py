@@ -17,5 +17,5 @@ def command(world: World, plan: str) -> None:
     from virtgpu.apply import load_plan
 
     saved = load_plan(Path(plan).absolute())
-    result = world.open().apply(saved, progress=step_progress(world))
+    result = world.handle().apply(saved, progress=step_progress(world))
     finished(world, result, "made" if saved.goal == "make" else "given back")

@@ -21,7 +21,7 @@ def command() -> None:
 @verb(command, name="list", example="virtgpu gpu list")
 def gpu_list(world: World) -> None:
     """List the GPUs of the host."""
-    host = world.open().read()
+    host = world.handle().read()
     table = Table(HEADINGS, [gpu_row(gpu) for gpu in host.gpus], "no GPU that a guest could have")
     show(world, {"gpus": host.gpus, "platform_gpus": host.platform_gpus}, table)
     if world.format == "table":
@@ -33,7 +33,7 @@ def gpu_list(world: World) -> None:
 @click.argument("address")
 def gpu_show(world: World, address: str) -> None:
     """Show one GPU, by its address in any spelling."""
-    gpu = world.open().gpu(address)
+    gpu = world.handle().gpu(address)
     show(world, {"gpu": gpu}, "\n".join(_lines(gpu)))
 
 

@@ -18,7 +18,7 @@ def command() -> None:
 @verb(command, name="show", example="virtgpu host show -o json")
 def host_show(world: World) -> None:
     """Show the whole host as it is now."""
-    host = world.open().read()
+    host = world.handle().read()
     if world.format != "table":
         show(world, {"host": host}, "")
         return

@@ -12,7 +12,7 @@ from virtgpu.errors import RecoveryNeeded
 @click.command(cls=Verb, name="recover", example="virtgpu recover")
 def command(world: World) -> None:
     """Finish or undo what was cut off, and say which; ends with 13 when something is left."""
-    report = world.open().recover()
+    report = world.handle().recover()
     lines = list(report.sentences) or ["nothing to recover"]
     if report.running:
         lines.append(f"{report.running} apply at work now, left alone")

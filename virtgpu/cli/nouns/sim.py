@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -33,7 +32,7 @@ def sim_show(world: World, profile: str) -> None:
     from virtgpu.sim import profiles
 
     found = profiles.load(profile)
-    host = World(f"sim:{profile}", None, world.state_dir).open().read()
+    host = World(f"sim:{profile}", None, world.state_dir).handle().read()
     lines = [f"{found.name}: {found.about}", f"kernel {host.kernel}, {len(host.gpus)} GPUs"]
     lines += [f"  {gpu.address}  {gpu.name}" for gpu in host.gpus]
     lines += [f"unproven: {text}" for text in found.raw.get("unverified") or []]
@@ -70,7 +69,7 @@ def sim_run(
     cache: str | None,
     log: str | None,
     faults: str | None,
-) -> None:
+) -> int:
     """Run a command, or a shell, on a simulated host with the real libvirtd.
 
     The machine's own /sys, /dev and libvirt are not touched: all is in private namespaces, and
@@ -79,7 +78,7 @@ def sim_run(
     from virtgpu.api import run_simulated
 
     command_line = words or ("/bin/bash",)
-    code = run_simulated(
+    return run_simulated(
         profile,
         command_line,
         state_dir=world.folder.absolute(),
@@ -88,7 +87,6 @@ def sim_run(
         log=Path(log).absolute() if log else None,
         faults=faults,
     )
-    sys.exit(code)
 
 
 @verb(command, name="record", example="virtgpu sim record my-host.json")
@@ -97,7 +95,7 @@ def sim_record(world: World, file: str) -> None:
     """Write a profile of this host, without serials or host names, for a bug report."""
     import json
 
-    profile = world.open().record()
+    profile = world.handle().record()
     text = json.dumps(profile, indent=1) + "\n"
     if file == "-":
         click.echo(text, nl=False)

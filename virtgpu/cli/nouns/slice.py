@@ -20,7 +20,7 @@ def command() -> None:
 @verb(command, name="list", example="virtgpu slice list -o json")
 def slice_list(world: World) -> None:
     """List every slice: ours, and foreign ones that others have made."""
-    slices = world.open().slices()
+    slices = world.handle().slices()
     show(world, {"slices": slices}, Table(_HEADINGS, [_row(one) for one in slices], "no slices"))
 
 
@@ -62,7 +62,7 @@ def slice_create(world: World, request: str, guest: str | None, dry_run: bool) -
     gpu, gpu:A100, 4xgpu       whole cards
     'A40-12Q on 0000:51:00.0'  there and nowhere else
     """
-    host = world.open()
+    host = world.handle()
     if dry_run:
         show_plan(world, host.plan(request, guest=guest))
         return
@@ -76,7 +76,7 @@ def slice_create(world: World, request: str, guest: str | None, dry_run: bool) -
 @click.option("--dry-run", is_flag=True, help="Show the plan and touch nothing.")
 def slice_destroy(world: World, ids: tuple[str, ...], adopt: bool, dry_run: bool) -> None:
     """Destroy slices that nobody uses, and give up their reservations."""
-    host = world.open()
+    host = world.handle()
     if dry_run:
         show_plan(world, host.plan_destroy(ids, adopt=adopt))
         return

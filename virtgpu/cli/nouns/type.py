@@ -25,7 +25,7 @@ def type_list(world: World, free: bool, address: str | None) -> None:
     wanted = PciAddress.parse(address) if address else None
     types = [
         one
-        for one in world.open().types()
+        for one in world.handle().types()
         if (not free or one.available) and wanted in (None, one.gpu)
     ]
     rows = [

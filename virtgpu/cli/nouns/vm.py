@@ -75,7 +75,7 @@ def vm_render(
     world: World, name: str, requests: tuple[str, ...], uuid: str | None, **shape: Any
 ) -> None:
     """Print the XML of a guest with these slices; nothing is touched."""
-    xml = world.open().render(name, requests, _shape(**shape), uuid=uuid)
+    xml = world.handle().render(name, requests, _shape(**shape), uuid=uuid)
     show(world, {"name": name, "xml": xml.decode()}, xml.decode().removesuffix("\n"))
 
 
@@ -93,7 +93,7 @@ def vm_define(
     **shape: Any,
 ) -> None:
     """Make the slices and define the guest in libvirt."""
-    host = world.open()
+    host = world.handle()
     made = _shape(**shape)
     if dry_run:
         show_plan(world, host.plan_define(name, requests, made, make_slices=not no_slice))
@@ -114,7 +114,7 @@ def vm_define(
 @click.option("--dry-run", is_flag=True, help="Show the plan and touch nothing.")
 def vm_undefine(world: World, name: str, keep_slice: bool, dry_run: bool) -> None:
     """Undefine a guest that is shut off, and give back the slices that were made for it."""
-    host = world.open()
+    host = world.handle()
     if dry_run:
         show_plan(world, host.plan_undefine(name, keep_slices=keep_slice))
         return
@@ -125,7 +125,7 @@ def vm_undefine(world: World, name: str, keep_slice: bool, dry_run: bool) -> Non
 @verb(command, name="list", example="virtgpu vm list")
 def vm_list(world: World) -> None:
     """List the guests, and the GPUs that they have."""
-    known = world.open().guests()
+    known = world.handle().guests()
     rows = [
         (one.name, "running" if one.is_active else "shut off", _devices(one.definition), one.uuid)
         for one in known
@@ -139,7 +139,7 @@ def vm_list(world: World) -> None:
 @click.option("--xml", "as_xml", is_flag=True, help="Its XML as libvirt has it.")
 def vm_show(world: World, name: str, as_xml: bool) -> None:
     """Show one guest: what was asked for it, and why it got that."""
-    host = world.open()
+    host = world.handle()
     if as_xml:
         text = host.guest_xml(name)
         show(world, {"name": name, "xml": text}, text.removesuffix("\n"))
