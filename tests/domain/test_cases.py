@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lxml import etree
 
-from tests.support.attachments import GUESTS, mdev, pci, plain_vf, vendor_vfio, whole
+from tests.support.attachments import GUESTS, MDEV, mdev, pci, plain_vf, vendor_vfio, whole
 from tests.support.trees import CASES
 from virtgpu.domain import check, read, render, template, topology
 from virtgpu.domain.target import PCI_DISPLAY, Target
@@ -135,15 +135,10 @@ class TestL08:
             read.require_free([whole("0000:65:00.0")], guests)
 
     def test_the_same_holds_for_mediated_devices_in_any_spelling(self) -> None:
-        other = render(None, name="one", uuid=None, attachments=(mdev(),)).upper()
-        other = other.replace(b"<", b"<")
-        guest = read.Guest(
-            name="one",
-            uuid="u1",
-            devices=(read.HostDevice(mdev="4b200000-0000-4000-8000-000000005c01"),),
-        )
+        text = render(None, name="one", uuid=None, attachments=(mdev(),))
+        other = read.guest(text.replace(MDEV.encode(), MDEV.replace("-", "").upper().encode()))
         with pytest.raises(Conflict, match="guest 'one'"):
-            read.require_free([mdev("4B200000-0000-4000-8000-000000005C01")], [guest])
+            read.require_free([mdev(MDEV.upper(), slice_id="x")], [other])
 
     def test_the_guests_own_definition_is_no_obstacle(self) -> None:
         guest = read.Guest(

@@ -1,7 +1,8 @@
-"""Whatever is given in place of domain XML: an error of ours that says what is wrong, never more."""
+"""Whatever is given in place of domain XML: an error of ours that says what is wrong."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.attachments import mdev, whole
 from tests.support.trees import CASES
 from virtgpu.domain import check, elements, read, render, template
-from virtgpu.errors import Config, Conflict, Unsupported, VirtgpuError
+from virtgpu.errors import Config, Conflict, Unsupported
 
 REAL = [path.read_bytes() for path in sorted(CASES.glob("L*.xml"))]
 REAL += [template.shipped(name) for name in template.names()]
@@ -69,10 +70,8 @@ def test_random_bytes_give_nothing_but_config_errors(raw: bytes) -> None:
 
 @given(text=st.text(max_size=200))
 def test_random_text_gives_nothing_but_config_errors(text: str) -> None:
-    try:
+    with contextlib.suppress(Config):
         read.guest(text)
-    except Config:
-        pass
 
 
 @st.composite
@@ -96,7 +95,7 @@ def test_a_damaged_file_is_read_or_refused_with_an_error_of_ours(raw: bytes) -> 
 
 
 VALUES = st.sampled_from(
-    ["", "0", "-1", "0x", "08", "99999999999999999999999", "on", "é", "0xffffffff", " 5 ", "١"]
+    ["", "0", "-1", "0x", "08", "99999999999999999999999", "on", "é", "0xffffffff", " 5 ", "\u0661"]
 )
 
 
@@ -121,7 +120,6 @@ def survives(raw: bytes) -> None:
     assert all(isinstance(one.message, str) for one in report.findings)
     try:
         made = render(raw, name="g", uuid=None, attachments=(mdev(), whole("0000:77:00.0", 2)))
-    except (Config, Conflict, Unsupported) as error:
-        assert isinstance(error, VirtgpuError)
+    except (Config, Conflict, Unsupported):
         return
     assert [one.slice_id for one in read.guest(made).attachments] == ["4b200000", "card"]

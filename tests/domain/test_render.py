@@ -106,7 +106,7 @@ def test_an_impossible_size_is_a_usage_error(size: dict[str, int]) -> None:
 
 
 def test_a_template_that_deals_out_memory_by_node_keeps_its_size() -> None:
-    text = b"<domain type='kvm'>\n<name>n</name><cpu><numa><cell id='0' memory='1'/></numa></cpu>\n</domain>"
+    text = b"<domain>\n<name>n</name><cpu><numa><cell id='0' memory='1'/></numa></cpu></domain>"
     with pytest.raises(Config, match="line 2: <numa> fixes the memory"):
         render(text, name="g", uuid=None, attachments=(), memory_mib=1024)
 
