@@ -97,4 +97,5 @@ def address(name: str) -> PciAddress | None:
         if hex_id(part) != part:
             return None
     found = PciAddress(name)
-    return found if PciAddress.of(found.parts) == name and found.parts.slot < 32 else None
+    is_real = found.parts.slot < 32 and found.parts.function < 8
+    return found if is_real and PciAddress.of(found.parts) == name else None

@@ -38,7 +38,8 @@ _TAKEN = frozenset(("10de", "1002", "8086"))
 
 def claims(function: Function) -> bool:
     """A display of a maker without a module of its own, and no management console."""
-    return function.class_code.startswith(_CLASSES) and function.vendor_id not in _NO_GPU | _TAKEN
+    is_display = function.class_code.startswith(_CLASSES) and function.vendor_id != ""
+    return is_display and function.vendor_id not in _NO_GPU | _TAKEN
 
 
 def probe(reader: Reader, gpus: Sequence[Function]) -> Mapping[PciAddress, Facts]:
