@@ -41,21 +41,19 @@ class Journal:
 
     @classmethod
     def create(cls, state_dir: Path, plan: Plan) -> Self:
-        """Begin one; raises `Config` when the plan has been applied, or is being applied."""
-        path = _path(state_dir, plan.id)
-        file = None if path.exists() else state.try_lock(path, create=True)
-        if file is None or file.read():
+        """Begin one; raises `Config` when the plan is being applied, or was cut off."""
+        path, first = _path(state_dir, plan.id), Line(event="plan", plan=plan)
+        file = state.create_locked(path, codec.encode(first) + b"\n")
+        if file is None:
             raise Config(
                 f"plan {plan.id} is being applied, or was cut off: {path} is there",
                 hint="virtgpu recover",
             )
-        journal = cls(file, plan, [])
-        journal._add(Line(event="plan", plan=plan))
-        return journal
+        return cls(file, plan, [first])
 
     @classmethod
     def take(cls, path: Path) -> Self | None:
-        """Open one that nobody holds; None when somebody does, or it never began.
+        """Open one that nobody holds; None when somebody does, or it is empty.
 
         Raises `Config` when it cannot be read.
         """
@@ -64,7 +62,7 @@ class Journal:
             return None
         lines, length = _parse(file.read(), path)
         if not lines or lines[0].plan is None:
-            # Killed before its first line was whole: nothing was done.
+            # A file system that lost its content in a crash: its first write came before any step.
             state.remove(path)
             file.close()
             return None

@@ -59,6 +59,9 @@ class Files:
             whole = len(raw) < _PAGE and path.startswith("sys/")
             while not whole and (more := os.read(fd, _CHUNK)):
                 raw += more
+        except OSError as error:
+            error.filename = path
+            raise
         finally:
             os.close(fd)
         return raw.decode("utf-8", "replace")

@@ -255,6 +255,32 @@ def try_lock(path: Path, *, create: bool = False) -> LockedFile | None:
     return LockedFile(path, fd)
 
 
+def create_locked(path: Path, content: bytes) -> LockedFile | None:
+    """Make one of our files with its first content, locked before anybody can see its name; None
+    when that name is taken."""
+    make_private(path.parent)
+    temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+    try:
+        fd = _open_ours(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write_all(fd, content)
+            os.fsync(fd)
+            path.hardlink_to(temporary)
+            _sync_folder(path.parent)
+        except BaseException:
+            os.close(fd)
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        return None
+    except OSError as error:
+        raise _translated(error, path, "make") from error
+    _held.add(fd)
+    return LockedFile(path, fd)
+
+
 def _create_ours(path: Path) -> int:
     make_private(path.parent)
     try:
