@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.support.golden import Golden
 
 GOLDEN = Path(__file__).parent / "golden"
+_MARK = "TESTS_OF_VIRTGPU"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,10 +38,36 @@ def _no_state_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _world_as_before() -> Iterator[None]:
-    """/dev and /sys are the same after the tests: a script that missed this replaced /dev/null."""
+    """/dev and /sys are the same after the tests: a script that missed this replaced /dev/null.
+    And no process of ours outlives them."""
     before = _nodes()
+    mark = f"{os.getpid()}.{time.monotonic_ns()}"
+    os.environ[_MARK] = mark
     yield
     assert _nodes() == before
+    deadline = time.monotonic() + 5  # one that was just told to end may need a moment
+    while (left := _processes_left(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+def _processes_left(mark: str) -> list[str]:
+    """Living processes that inherited the mark, whoever their parent is now, and direct children
+    that were given an environment of their own."""
+    me, found = str(os.getpid()), []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or entry.name == me:
+            continue
+        try:
+            stat = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            environment = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        is_ours = f"{_MARK}={mark}".encode() in environment or stat[1] == me
+        if is_ours and stat[0] not in "ZX" and "multiprocessing" not in command:
+            found.append(f"{entry.name} {command}")
+    return found
 
 
 def _nodes() -> dict[str, tuple[int, int, int]]:

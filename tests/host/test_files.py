@@ -66,7 +66,9 @@ def test_only_a_plain_path_below_the_root_is_taken(files: Files, path: str) -> N
     assert refused(lambda: files.exists(path)) == errno.EACCES
 
 
-@pytest.mark.parametrize("target", ["/etc/secret", "../../etc/secret", "../../../secret", "../../proc/1/comm"])
+@pytest.mark.parametrize(
+    "target", ["/etc/secret", "../../etc/secret", "../../../secret", "../../proc/1/comm"]
+)
 def test_a_link_out_of_sys_is_not_followed(files: Files, root: Path, target: str) -> None:
     (root / "sys/bus/out").symlink_to(target)
     assert refused(lambda: files.read("sys/bus/out")) in (errno.EXDEV, errno.ENOENT)
