@@ -6,12 +6,14 @@ They are taken before the noun and after the verb alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from virtgpu.api import HostHandle, connect
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from virtgpu.api import HostHandle
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -38,6 +40,8 @@ class World(NamedTuple):
 
     def handle(self) -> HostHandle:
         """The handle on that host."""
+        from virtgpu.api import connect
+
         return connect(
             self.host or "local", connect_uri=self.connect, state_dir=self.state_dir or None
         )
@@ -50,6 +54,8 @@ class World(NamedTuple):
     @property
     def folder(self) -> Path:
         """The state directory."""
+        from pathlib import Path
+
         from virtgpu.host.state import default_state_dir
 
         return Path(self.state_dir) if self.state_dir else default_state_dir()
