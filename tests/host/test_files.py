@@ -213,6 +213,16 @@ def test_a_dangling_link_or_a_loop_leads_to_nothing(files: Files, root: Path) ->
     assert files.readlink("sys/bus/gone") == "../devices/none"
 
 
+def test_the_links_of_a_folder_are_told_and_nothing_else_in_it(files: Files, root: Path) -> None:
+    (root / "proc/1/fd").mkdir()
+    (root / "proc/1/fd/0").symlink_to("socket:[17]")
+    (root / "proc/1/fd/1").symlink_to("/dev/vfio/63")
+    (root / "proc/1/fd/file").write_text("")
+    assert files.links("proc/1/fd") == {"0": "socket:[17]", "1": "/dev/vfio/63"}
+    assert refused(lambda: files.links("proc/2/fd")) == errno.ENOENT
+    assert refused(lambda: files.links("../proc/1/fd")) == errno.EACCES
+
+
 # -- what is written
 
 

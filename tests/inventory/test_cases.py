@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,6 +161,31 @@ def test_d08_an_error_sentence_on_stdout_is_no_address(tmp_path: Path) -> None:
     assert answer["stdout"].strip() not in repr(gpu)
 
 
+@pytest.mark.parametrize("error", ["NOT_FOUND", "DRIVER_NOT_LOADED"])
+def test_d08_the_same_holds_for_what_nvml_answers(tmp_path: Path, error: str) -> None:
+    """https://github.com/bigstack-oss/cubecos/issues/1486"""
+
+    class Refused(Exception):
+        pass
+
+    def refuse(*_: Any) -> Any:
+        raise Refused(error)
+
+    class Library:
+        NVMLError = Refused
+        nvmlDeviceGetCount = staticmethod(lambda: 1)  # noqa: N815
+
+        def __getattr__(self, _name: str) -> Any:
+            return refuse
+
+    handle = hosts.case("D08", tmp_path)
+    handle.door.nvml = lambda: nullcontext(Library())  # type: ignore[method-assign]
+    (gpu,) = handle.read().gpus
+    assert gpu.nvml is None
+    assert gpu.mechanisms == (Mechanism.WHOLE,)
+    assert error not in repr(gpu)
+
+
 class TestG01:
     """https://github.com/kernel/hypeman/pull/327"""
 
@@ -209,6 +234,8 @@ def test_g08_the_number_of_vfs_is_not_the_number_of_vgpus(tmp_path: Path) -> Non
     handle = hosts.case("G08", tmp_path)
     (gpu,) = handle.read().gpus
     assert len(gpu.vfs) == 48
+    used = [vf.address for vf in gpu.vfs if vf.vgpu_type not in (None, "0")]
+    assert used == ["0000:42:00.2", "0000:42:00.3"]
     assert [(one.id, one.state.value) for one in handle.slices()] == [
         ("0000:42:00.2", "foreign"),
         ("0000:42:00.3", "foreign"),

@@ -30,8 +30,8 @@ def build(root: Path, tree: dict[str, Any]) -> Path:
         (root / name.strip("/")).mkdir(parents=True, exist_ok=True)
     for process in tree.get("processes") or []:
         _process(root / "proc" / str(process["pid"]), process)
-    (root / "sys").mkdir(exist_ok=True)
-    (root / "proc").mkdir(exist_ok=True)
+    for name in ("sys", "proc"):
+        (root / name).mkdir(parents=True, exist_ok=True)
     _write(root / paths.SIMULATED_MARK, "1\n")
     return root
 

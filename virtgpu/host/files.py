@@ -87,6 +87,22 @@ class Files:
         finally:
             os.close(fd)
 
+    def links(self, path: str) -> dict[str, str]:
+        """The symbolic links in a directory: name and text."""
+        found: dict[str, str] = {}
+        fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name in os.listdir(fd):  # noqa: PTH208, a descriptor
+                try:
+                    found[name] = os.readlink(name, dir_fd=fd)
+                except OSError as error:
+                    if error.errno not in (errno.ENOENT, errno.EINVAL):  # gone, or no link
+                        error.filename = f"{path}/{name}"
+                        raise
+        finally:
+            os.close(fd)
+        return found
+
     def exists(self, path: str) -> bool:
         """Whether the path is there and a link leads to something."""
         try:

@@ -33,6 +33,7 @@ class LocalDoor:
         self.read = self._files.read
         self.listdir = self._files.listdir
         self.readlink = self._files.readlink
+        self.links = self._files.links
         self.exists = self._files.exists
 
     def close(self) -> None:

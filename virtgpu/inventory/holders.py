@@ -127,9 +127,9 @@ def _open_nodes(door: Door, pid: int) -> tuple[set[str], bool]:
     """What a process has open of VFIO, NVIDIA and DRI, and whether that is all of it."""
     nodes: set[str] = set()
     try:
-        for folder in _folders(door, pid):
-            for name in door.listdir(folder):
-                node = _node(door, f"{folder}/{name}")
+        for links in _open_files(door, pid):
+            for target in links.values():
+                node = _node(target)
                 if node is not None:
                     nodes.add(node)
     except OSError:
@@ -138,26 +138,22 @@ def _open_nodes(door: Door, pid: int) -> tuple[set[str], bool]:
     return nodes, True
 
 
-def _folders(door: Door, pid: int) -> Iterator[str]:
-    """Where the open files are: when the first thread has ended, with the other threads."""
-    first = paths.process(pid, "fd")
+def _open_files(door: Door, pid: int) -> Iterator[dict[str, str]]:
+    """What its descriptors lead to: when the first thread has ended, those of the others."""
+    first = door.links(paths.process(pid, "fd"))
     yield first
-    if door.listdir(first):
+    if first:
         return
     with suppress(FileNotFoundError):
         tasks = door.listdir(paths.process(pid, "task"))
         if len(tasks) > 1:
-            yield from (paths.process(pid, "task", task, "fd") for task in tasks)
+            yield from (door.links(paths.process(pid, "task", task, "fd")) for task in tasks)
 
 
-def _node(door: Door, link: str) -> str | None:
-    try:
-        target = door.readlink(link)
-    except FileNotFoundError:  # closed meanwhile
-        return None
+def _node(target: str) -> str | None:
     if target == _NAMELESS:
         return target
-    match = _NODE.search(target)
+    match = _NODE.search(target) if "/dev/" in target else None
     return match[1] if match else None
 
 

@@ -110,6 +110,12 @@ class SimDoor:
         """The text of a symbolic link."""
         return self._find(path, follow=False).readlink()
 
+    def links(self, path: str) -> dict[str, str]:
+        """The symbolic links in a directory: name and text."""
+        return {
+            name: node.readlink() for name, node in self._find(path).entries.items() if node.is_link
+        }
+
     def exists(self, path: str) -> bool:
         """Whether the path is there."""
         try:
