@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 VIRTGPU = str(Path(sys.executable).with_name("virtgpu"))
 NODE = Path(__file__).with_name("node-with-gpu.xml")
+PROFILE = Path(__file__).with_name("node-with-gpu.json")
 TREE_ENV = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "NO_COLOR": "1"}
 
 
@@ -32,7 +33,8 @@ class Row(NamedTuple):
 
 def rows(state: str) -> list[Row]:
     click = [sys.executable, "-c", "import click"]
-    sim = [sys.executable, VIRTGPU, "--state-dir", state, "--host", "sim:a40x2-mdev-vf"]
+    # The same machine for both: NODE for libvirt's test driver, PROFILE for our simulated host.
+    sim = [sys.executable, VIRTGPU, "--state-dir", state, "--host", f"sim:{PROFILE}"]
     virt_install = [
         "/usr/bin/python3", "/usr/bin/virt-install", "--connect", f"test://{NODE}",
         "--name", "render01", "--memory", "4096", "--vcpus", "4", "--disk", "none",
@@ -50,6 +52,7 @@ def rows(state: str) -> list[Row]:
 def instructions(command: list[str]) -> int:
     """Instructions of the whole process, children left out; raises when it fails."""
     environment = {**os.environ, **TREE_ENV}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # warm: the first run writes the .pyc
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=120)
     with tempfile.TemporaryDirectory() as folder:
         valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out"]

@@ -26,7 +26,8 @@ from virtgpu.model.slice import Reservation, Slice
 from virtgpu.model.steps import DefineDomain, Reserve
 
 if TYPE_CHECKING:
-    from virtgpu.apply import Progress, Report, Result
+    from virtgpu.apply.executor import Progress, Result
+    from virtgpu.apply.recovery import Report
     from virtgpu.domain.target import Target
     from virtgpu.host.door import Door
     from virtgpu.inventory.vendor import Vendor
@@ -181,7 +182,8 @@ class HostHandle:
 
         Raises `Usage`, `NotFound`, `Capacity`, `Conflict` or `Unsupported` with the reason.
         """
-        return self._planner([request], guest)(self.read(), self._reservations(), self._stuck())
+        plan = self._planner([request], guest)(self.read(), self._reservations(), self._stuck())
+        return plan.sealed()
 
     def create(
         self,
@@ -192,33 +194,34 @@ class HostHandle:
     ) -> Result:
         """Choose, reserve and make it in one critical section; raises also what applying does:
         `RolledBack`, `RecoveryNeeded`."""
-        from virtgpu.apply import execute
+        from virtgpu.apply.executor import execute
 
         planner = self._planner([request], guest)
         return execute(self.door, self.vendors, planner, progress=progress)
 
     def plan_destroy(self, ids: Sequence[str], *, adopt: bool = False) -> Plan:
         """What destroying these slices would do; nothing is touched."""
-        return self._taker(ids, adopt)(self.read(), self._reservations(), self._stuck())
+        plan = self._taker(ids, adopt)(self.read(), self._reservations(), self._stuck())
+        return plan.sealed()
 
     def destroy(
         self, ids: Sequence[str], *, adopt: bool = False, progress: Progress | None = None
     ) -> Result:
         """Destroy slices and give up their reservations. Foreign ones only with *adopt*."""
-        from virtgpu.apply import execute
+        from virtgpu.apply.executor import execute
 
         taker = self._taker(ids, adopt)
         return execute(self.door, self.vendors, taker, progress=progress)
 
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Result:
         """Do a plan that was made before; raises `Conflict` when what it rests on has changed."""
-        from virtgpu.apply import apply_saved
+        from virtgpu.apply.executor import apply_saved
 
         return apply_saved(self.door, self.vendors, plan, progress=progress)
 
     def recover(self) -> Report:
         """Finish or undo what earlier applies were cut off in."""
-        from virtgpu.apply import recover
+        from virtgpu.apply.recovery import recover
 
         return recover(self.door, self.vendors)
 
@@ -342,7 +345,8 @@ class HostHandle:
         """What `define` would do; nothing is touched."""
         with self.libvirt() as connection:
             definer = self._definer(connection, name, requests, shape, make_slices=make_slices)
-            return definer(self.read(), self._reservations(), self._stuck())
+            plan = definer(self.read(), self._reservations(), self._stuck())
+        return plan.sealed()
 
     def define(
         self,
@@ -359,7 +363,7 @@ class HostHandle:
         than the one with the GPUs (unless *make_slices* is false), `Unsupported` when its libvirt
         could not start such a guest, and what `create` raises.
         """
-        from virtgpu.apply import execute
+        from virtgpu.apply.executor import execute
 
         with self.libvirt() as connection:
             definer = self._definer(connection, name, requests, shape, make_slices=make_slices)
@@ -423,13 +427,14 @@ class HostHandle:
 
     def plan_undefine(self, name: str, *, keep_slices: bool = False) -> Plan:
         """What `undefine` would do; nothing is touched."""
-        return self._undefiner(name, keep_slices)(self.read(), self._reservations(), self._stuck())
+        undefiner = self._undefiner(name, keep_slices)
+        return undefiner(self.read(), self._reservations(), self._stuck()).sealed()
 
     def undefine(
         self, name: str, *, keep_slices: bool = False, progress: Progress | None = None
     ) -> Result:
         """Undefine a guest that is shut off, and give back the slices that we made for it."""
-        from virtgpu.apply import execute
+        from virtgpu.apply.executor import execute
 
         undefiner = self._undefiner(name, keep_slices)
         return execute(self.door, self.vendors, undefiner, progress=progress)

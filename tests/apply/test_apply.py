@@ -267,7 +267,7 @@ class TestSavedPlans:
             hosts.handle("pve-2xt4-mdev", tmp_path).apply(plan)
 
     def test_an_edited_file_is_refused(self, tmp_path: Path) -> None:
-        from virtgpu.apply import load_plan
+        from virtgpu.apply.executor import load_plan
         from virtgpu.errors import Config
         from virtgpu.model import codec
 
@@ -278,7 +278,7 @@ class TestSavedPlans:
             load_plan(path)
 
     def test_a_file_that_others_can_write_is_refused(self, tmp_path: Path) -> None:
-        from virtgpu.apply import load_plan
+        from virtgpu.apply.executor import load_plan
         from virtgpu.model import codec
 
         path = tmp_path / "plan.json"

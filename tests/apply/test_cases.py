@@ -99,7 +99,8 @@ class TestG04:
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(
             "#!/bin/sh\ncase \"$1\" in -q) cat <<'E'\n" + answer + "E\n;;\n"
-            "--query-gpu*) echo '00000001:C8:00.0, 0, GPU-0a, 97887, 0, Disabled, Disabled, RTX' ;;\n"
+            "--query-gpu*)"
+            " echo '00000001:C8:00.0, 0, GPU-0a, 97887, 0, Disabled, Disabled, RTX' ;;\n"
             "*) exit 6 ;; esac\n"
         )
         program.chmod(0o755)
@@ -236,5 +237,5 @@ class TestL11:
 def test_l12_a_held_card_is_not_unbound(tmp_path: Path) -> None:
     """https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/1076"""
     host = hosts.case("L12", tmp_path)
-    with pytest.raises(Conflict, match="3100 .*dcgm-exporter"):
+    with pytest.raises(Conflict, match=r"3100 .*dcgm-exporter"):
         host.create("gpu on 0000:41:00.0", guest="g1")

@@ -1,4 +1,4 @@
-"""Any words on the command line: one sentence and the right kind of exit code, never a traceback."""
+"""Any words on the command line: one sentence and an exit code of ours, never a traceback."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ def test_any_words(words: list[str]) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.binary(max_size=300), st.integers(0, 10_000), st.sampled_from(["profile", "plan",
-                                                                        "template", "state"]))
+@given(
+    st.binary(max_size=300),
+    st.integers(0, 10_000),
+    st.sampled_from(["profile", "plan", "template", "state"]),
+)
 def test_any_file(garbage: bytes, place: int, kind: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.json"

@@ -1,4 +1,4 @@
-"""Plans as values: golden files, what they rest on, and that nothing is lost on the way through JSON."""
+"""Plans as values: golden files, what they rest on, and JSON there and back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def planned(host: Host, request: str, promised: tuple[Reservation, ...] = ()) ->
         ids=ids(),
         created=CREATED,
         apply_id="00000000-0000-4000-8000-ffffffffffff",
-    )
+    ).sealed()
 
 
 def read(profile: str, folder: Path) -> Host:
@@ -111,9 +111,7 @@ class TestFacts:
             ({"framebuffer_left_mib": 4096}, "frame buffer left"),
         ],
     )
-    def test_of_the_pf(
-        self, tmp_path: Path, fields: dict[str, object], attribute: str
-    ) -> None:
+    def test_of_the_pf(self, tmp_path: Path, fields: dict[str, object], attribute: str) -> None:
         host, plan, gpu = self.host(tmp_path)
         reasons = stale(plan, self.changed(host, gpu, **fields), ())
         assert any(reason.startswith(f"{attribute} of {gpu.address}") for reason in reasons)

@@ -103,8 +103,10 @@ _ADDRESSES = st.builds(
 
 
 @given(
-    st.one_of(st.sampled_from(TYPES), st.sampled_from(["vf", "gpu", "vf:flex170", "gpu:A100",
-                                                      "8G:Q", "48G", "mig:1g.10gb+me"])),
+    st.one_of(
+        st.sampled_from(TYPES),
+        st.sampled_from(["vf", "gpu", "vf:flex170", "gpu:A100", "8G:Q", "48G", "mig:1g.10gb+me"]),
+    ),
     st.integers(1, 64),
     st.sampled_from(["", "@numa", "@pcie", "@nvlink"]),
     st.one_of(st.just(""), _ADDRESSES.map(" on {}".format)),
@@ -128,8 +130,17 @@ def test_any_text_is_a_request_or_a_usage_error(text: str) -> None:
 class Host(RuleBasedStateMachine):
     """Make and destroy at random; look whether the card was given more than it has."""
 
-    @initialize(profile=st.sampled_from(["a40x2-vendor-vfio", "pve-2xt4-mdev", "h100x2-mig-vgpu",
-                                         "intel-flex170", "l40s-x4-mixed"]))
+    @initialize(
+        profile=st.sampled_from(
+            [
+                "a40x2-vendor-vfio",
+                "pve-2xt4-mdev",
+                "h100x2-mig-vgpu",
+                "intel-flex170",
+                "l40s-x4-mixed",
+            ]
+        )
+    )
     def start(self, profile: str) -> None:
         import tempfile
 
@@ -158,7 +169,9 @@ class Host(RuleBasedStateMachine):
         if not hasattr(self, "host"):
             return
         slices = self.host.slices()
-        places = [one.place.vf or one.place.mdev for one in slices if one.place.vf or one.place.mdev]
+        places = [
+            one.place.vf or one.place.mdev for one in slices if one.place.vf or one.place.mdev
+        ]
         assert len(places) == len(set(places))
         whole = [f for one in slices for f in one.place.functions]
         assert len(whole) == len(set(whole))

@@ -10,8 +10,8 @@ import signal
 import sys
 from typing import Any
 
-from virtgpu.apply import executor
 from virtgpu.api import GuestShape, connect
+from virtgpu.apply import executor
 
 NAME = "mortal"
 

@@ -86,13 +86,13 @@ def test_guests(tmp_path: Path) -> None:
 
 def test_a_child_that_outlives_us_finishes_and_recovery_waits_for_it(tmp_path: Path) -> None:
     """`remove` of a mediated device waits in the kernel for its holder; we are killed meanwhile."""
-    script = f"""
+    script = """
 import os, signal, subprocess, sys, time
 from virtgpu.api import connect
 import virtgpu.apply.perform as perform
 host = connect()
 one = host.create("T4-4Q on 0000:3b:00.0", guest="g1").slices[0]
-group = os.readlink(f"/sys/bus/mdev/devices/{{one.id}}/iommu_group").rpartition("/")[2]
+group = os.readlink(f"/sys/bus/mdev/devices/{one.id}/iommu_group").rpartition("/")[2]
 fd = None
 child = os.fork()
 if child == 0:
@@ -101,7 +101,7 @@ if child == 0:
         # Somebody opens the device between our look and our write.
         global fd
         subprocess.Popen([sys.executable, "-c",
-            f"import os, time; os.open('/dev/vfio/{{group}}', os.O_RDWR); time.sleep(4)"])
+            f"import os, time; os.open('/dev/vfio/{group}', os.O_RDWR); time.sleep(4)"])
         time.sleep(0.5)
         real(path, text, **options)
     host.door.write = write

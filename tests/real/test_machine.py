@@ -123,7 +123,7 @@ def test_the_machine_is_as_before(tmp_path: Path) -> None:
             for path in sorted(Path(folder).rglob("*"))
         }
         mounts = Path("/proc/self/mounts").read_text()
-        nodes = {name: os.stat(f"/dev/{name}").st_ino for name in ("null", "fuse", "zero")}
+        nodes = {name: (Path("/dev") / name).stat().st_ino for name in ("null", "fuse", "zero")}
         return {"etc": etc, "mounts": mounts, "nodes": nodes, "host": os.uname().nodename}
 
     before = state()

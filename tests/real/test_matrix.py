@@ -1,5 +1,5 @@
-"""Every shipped profile and every kind of request that it can serve, with the real libvirtd: planned,
-made, defined against libvirt's own schema, started, looked at while it runs, stopped, undone.
+"""Every shipped profile and every kind of request that it can serve, with the real libvirtd:
+planned, made, defined against libvirt's own schema, started, looked at while it runs, undone.
 
 A negative twin (its device's address off by one) must not start. libvirt before 9.7 cannot start a
 guest on a vendor's own VFIO driver: there, and only there, such a cell is refused.

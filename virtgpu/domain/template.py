@@ -11,7 +11,9 @@ from lxml import etree
 from virtgpu.domain import elements, metadata, topology
 from virtgpu.domain.read import HostDevice, host_devices
 from virtgpu.errors import NotFound
+from virtgpu.model import shipped as ours
 
+_PACKAGE = "virtgpu.xml_templates"
 DEFAULT = "default"
 
 
@@ -48,13 +50,7 @@ def shipped(name: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def _shipped() -> dict[str, bytes]:
-    from importlib.resources import files  # late: a render of one's own file needs none
-
-    return {
-        entry.name.removesuffix(".xml"): entry.read_bytes()
-        for entry in files("virtgpu.xml_templates").iterdir()
-        if entry.name.endswith(".xml")
-    }
+    return {name: ours.read(_PACKAGE, f"{name}.xml") for name in ours.names(_PACKAGE, ".xml")}
 
 
 @lru_cache(maxsize=16)

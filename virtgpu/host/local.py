@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from virtgpu.host import processes
+from virtgpu.host import chance, processes
 from virtgpu.host.door import Completed, OnChild
 from virtgpu.host.files import Files
 
@@ -150,9 +150,7 @@ class LocalDoor:
 
     def new_uuid(self) -> str:
         """A fresh random UUID."""
-        import uuid
-
-        return str(uuid.uuid4())
+        return chance.new_uuid()
 
     # -- our own state
 

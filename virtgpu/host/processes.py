@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from virtgpu.host import paths
-from virtgpu.host.files import Files
+
+if TYPE_CHECKING:
+    from virtgpu.host.files import Files
 
 # The inode of the first pid namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h).
 _FIRST_NAMESPACE = "pid:[4026531836]"

@@ -9,8 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import random
-import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -119,7 +117,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def _replace(folder: int, name: str, content: bytes) -> None:
-    temporary = f"{_TEMPORARY}{secrets.token_hex(8)}"
+    temporary = f"{_TEMPORARY}{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o600, dir_fd=folder)
     try:
@@ -259,7 +257,7 @@ def create_locked(path: Path, content: bytes) -> LockedFile | None:
     """Make one of our files with its first content, locked before anybody can see its name; None
     when that name is taken."""
     make_private(path.parent)
-    temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+    temporary = path.with_name(f"{_TEMPORARY}{os.urandom(8).hex()}")
     try:
         fd = _open_ours(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
@@ -338,7 +336,7 @@ def host_lock(
         if time.monotonic() >= deadline:
             raise _held_by_another(path, timeout_s)
         # flock has no deadline of its own; uneven pauses keep waiters from marching in step.
-        time.sleep(random.uniform(0.005, 0.02))  # noqa: S311
+        time.sleep(0.005 + os.urandom(1)[0] / 17_000)
     with lock:
 
         def note(step: str) -> None:
@@ -380,7 +378,7 @@ def read_given(name: str, what: str, *, hint: str) -> bytes:
 def write_given(name: str, content: bytes, what: str) -> None:
     """A file that a person asked us to write: whole, or not at all."""
     path = Path(name)
-    temporary = path.with_name(f"{path.name}{_TEMPORARY}{secrets.token_hex(4)}")
+    temporary = path.with_name(f"{path.name}{_TEMPORARY}{os.urandom(4).hex()}")
     try:
         temporary.write_bytes(content)
         temporary.replace(path)

@@ -15,16 +15,17 @@ from virtgpu.host import paths
 from virtgpu.host.door import Door
 from virtgpu.model.gpu import Holder
 
+# Patterns as text: on most hosts nobody has such a file open, and none is compiled.
 # A container may see /dev elsewhere and a node may be deleted under its holder, so the end of
 # the link decides: /var/lib/x/rootfs/dev/nvidia0 (deleted).
-_NODE = re.compile(r"/dev/((?:vfio|dri|nvidia)[^ ]*)(?: \(deleted\))?\Z", re.ASCII)
+_NODE = r"/dev/((?:vfio|dri|nvidia)[^ ]*)(?: \(deleted\))?\Z"
 # A VFIO device whose group is not open by name any more: it could be any device.
 _NAMELESS = "anon_inode:[vfio-device]"
-_GROUP = re.compile(r"vfio/(?:noiommu-)?(\d+)")
-_NVIDIA_MINOR = re.compile(r"nvidia(\d+)")
+_GROUP = r"vfio/(?:noiommu-)?([0-9]+)"
+_NVIDIA_MINOR = r"nvidia([0-9]+)"
 _UVM = "nvidia-uvm"
 # One NVIDIA node that opens onto every GPU; /dev/nvidia-modeset and -uvm come only beside these.
-_NVIDIA_ALL = re.compile(r"nvidiactl|nvidia-caps/.*|nvidia-vgpuctl")
+_NVIDIA_ALL = r"nvidiactl|nvidia-caps/.*|nvidia-vgpuctl"
 
 
 class _Open(NamedTuple):
@@ -49,7 +50,7 @@ class Holders:
         """Who has /dev/vfio/GROUP or /dev/vfio/devices/CDEV (`vfio3`) open."""
 
         def is_it(node: str) -> bool:
-            match = _GROUP.fullmatch(node)
+            match = re.fullmatch(_GROUP, node)
             if match is not None:
                 return int(match[1]) == group
             return cdev is not None and node == f"vfio/devices/{cdev}"
@@ -63,10 +64,10 @@ class Holders:
         """
 
         def is_it(node: str) -> bool:
-            match = _NVIDIA_MINOR.fullmatch(node)
+            match = re.fullmatch(_NVIDIA_MINOR, node)
             if match is not None:
                 return minor is None or int(match[1]) == minor
-            return _NVIDIA_ALL.fullmatch(node) is not None
+            return re.fullmatch(_NVIDIA_ALL, node) is not None
 
         return self._answer(is_it, known=self.known)
 
@@ -153,9 +154,9 @@ def _open_files(door: Door, pid: int) -> Iterator[dict[str, str]]:
 def _node(target: str) -> str | None:
     if target == _NAMELESS:
         return target
-    match = _NODE.search(target) if "/dev/" in target else None
+    match = re.search(_NODE, target) if "/dev/" in target else None
     return match[1] if match else None
 
 
 def _names_device(node: str) -> bool:
-    return _GROUP.fullmatch(node) is not None or node.startswith("vfio/devices/")
+    return re.fullmatch(_GROUP, node) is not None or node.startswith("vfio/devices/")

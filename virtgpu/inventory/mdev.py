@@ -20,11 +20,11 @@ from virtgpu.model.pci import PciAddress
 
 TYPES = "mdev_supported_types"
 _UUID = r"[0-9a-f]{8}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{12}"
-_NODEDEV = re.compile(
-    rf"mdev_(?P<uuid>{_UUID})(?:_(?P<parent>[0-9a-f]{{4,8}}_[0-9a-f]{{2}}_[0-9a-f]{{2}}_[0-7]))?",
-    re.ASCII | re.IGNORECASE,
+_NODEDEV = (
+    rf"mdev_(?P<uuid>{_UUID})(?:_(?P<parent>[0-9a-f]{{4,8}}_[0-9a-f]{{2}}_[0-9a-f]{{2}}_[0-7]))?"
 )
-_PLAIN_UUID = re.compile(_UUID.replace("[_-]", "-"), re.ASCII | re.IGNORECASE)
+_PLAIN_UUID = _UUID.replace("[_-]", "-")
+_FLAGS = re.ASCII | re.IGNORECASE
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def parse_description(text: str | None) -> Description:
 
 def parse_nodedev_name(name: str) -> NodedevName | None:
     """`mdev_UUID` (before libvirt 7.7) or `mdev_UUID_PARENT`; None when it is neither."""
-    match = _NODEDEV.fullmatch(name)
+    match = re.fullmatch(_NODEDEV, name, _FLAGS)
     if match is None:
         return None
     parent = None
@@ -75,7 +75,7 @@ def read_devices(reader: Reader, holders: Holders) -> dict[PciAddress, tuple[Mde
     for name in sorted(reader.names(paths.MDEV_DEVICES)):
         above = (reader.link(paths.mdev(name)) or "").split("/")[-2:-1]
         parent = address(above[0]) if above else None
-        if parent is None or _PLAIN_UUID.fullmatch(name) is None:
+        if parent is None or re.fullmatch(_PLAIN_UUID, name, _FLAGS) is None:
             continue
         group = number(reader.last(paths.mdev(name, "iommu_group")))
         device = MdevDevice(

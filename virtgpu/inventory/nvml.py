@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import msgspec
@@ -51,6 +50,8 @@ class _Nvml:
 
     def handles(self, function: str, kind: str, *arguments: Any) -> list[Any]:
         """What a function fills into a buffer of *kind* and counts."""
+        import ctypes  # late: NVML is asked for handles only where MIG is on
+
         element = getattr(self._library, kind, ctypes.c_void_p)
         buffer = (element * _MOST)()
         count = ctypes.c_uint(0)

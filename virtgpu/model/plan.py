@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
 import msgspec
@@ -59,5 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.digest == self._digest()
 
     def _digest(self) -> str:
+        import hashlib  # late: only a plan that leaves us is sealed
+
         body = codec.encode((self.host, self.goal, self.facts, self.steps))
         return hashlib.sha256(body).hexdigest()

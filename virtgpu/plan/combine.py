@@ -26,4 +26,4 @@ def combine(plans: Sequence[Plan]) -> Plan:
         why=tuple(sentence for plan in plans for sentence in plan.why),
         facts=tuple(facts.values()),
         steps=tuple(step for plan in plans for step in plan.steps),
-    ).sealed()
+    )

@@ -64,7 +64,7 @@ def plan_create(
         why=tuple(option.why for option in options),
         facts=tuple(facts.values()),
         steps=tuple(done),
-    ).sealed()
+    )
 
 
 def _reservation(

@@ -39,7 +39,7 @@ def plan_define(
         summary=f"define guest {name}" + (f": {plan.summary}" if plan is not None else ""),
         facts=(*base.facts, *(_reserved(one) for one in bound)),
         steps=(*base.steps, *binding, define),
-    ).sealed()
+    )
 
 
 def plan_undefine(
@@ -60,7 +60,7 @@ def plan_undefine(
         base,
         summary=f"undefine guest {name}" + (f": {plan.summary}" if plan is not None else ""),
         steps=(undefine, *base.steps),
-    ).sealed()
+    )
 
 
 def _empty(plan_id: str, host: str, created: str, goal: str) -> Plan:

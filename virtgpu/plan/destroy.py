@@ -57,7 +57,7 @@ def plan_destroy(
         why=tuple(_why(one) for one in slices),
         facts=tuple(facts),
         steps=tuple(done),
-    ).sealed()
+    )
 
 
 def _called(one: Slice) -> str:

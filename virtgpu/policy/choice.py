@@ -206,7 +206,9 @@ def _hidden(gpu: Gpu, name: str) -> str | None:
     one size leave the other sizes out (https://github.com/bigstack-oss/cubecos/issues/1316)."""
     wanted = parse_type(name)
     running = next((vf.vgpu_type for vf in gpu.vfs if vf.vgpu_type not in (None, "0")), None)
-    if wanted is None or running is None or gpu.mixed_size or gpu.nvml and gpu.nvml.types:
+    if wanted is None or running is None or gpu.mixed_size:
+        return None
+    if gpu.nvml is not None and gpu.nvml.types:
         return None
     size = next((k.framebuffer_mib for k in types_of(gpu) if k.id == running), None)
     families = {names.family(names.label(k)) for k in types_of(gpu)}

@@ -7,7 +7,6 @@ and said nothing (https://github.com/NVIDIA/vgpu-device-manager/issues/212).
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -38,7 +37,9 @@ def close(name: str, names: Iterable[str]) -> tuple[str, ...]:
     by_bare: dict[str, str] = {}
     for candidate in names:
         by_bare.setdefault(bare(candidate), candidate)
-    found = difflib.get_close_matches(bare(name), sorted(by_bare), n=5, cutoff=0.6)
+    from difflib import get_close_matches  # late: only a mistake needs it
+
+    found = get_close_matches(bare(name), sorted(by_bare), n=5, cutoff=0.6)
     return tuple(by_bare[key] for key in found)
 
 

@@ -56,7 +56,7 @@ class Bus:
     def add(self, device: Device, parent: Node) -> None:
         """A function appears below *parent*; it is not probed."""
         t, node = self.tree, self.tree.dir(device.address, parent)
-        device.node = node
+        device.place = node
         self.devices[device.address] = device
         self._add_facts(device)
         t.file(node, "uevent", lambda: device.uevent, lambda text: self._uevent(device, text))

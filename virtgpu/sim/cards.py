@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from virtgpu.sim.device import Device
 from virtgpu.sim.profiles import Json, Profile
@@ -19,8 +20,7 @@ _NOT_SET = 1 << 20
 _FIRST_INVENTED = 9001
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """A vGPU type. *id* is the number; mediated devices call it `nvidia-NUMBER`."""
 
     id: str
@@ -39,8 +39,7 @@ class Kind:
         return max(1, self.fb_mib // 1024)
 
 
-@dataclass
-class Card:
+class Card(msgspec.Struct, eq=False):
     """One card with its vGPU types; *on* is `pf` or `vf`, *framework* `mdev` or `vendor-vfio`."""
 
     pf: Device
@@ -48,9 +47,9 @@ class Card:
     on: str
     kinds: dict[str, Kind]
     state: State
-    places_of: dict[str, list[int]] = field(default_factory=dict)
-    vendor_vfio: Json = field(default_factory=dict)
-    mig: Json = field(default_factory=dict)
+    places_of: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    vendor_vfio: Json = msgspec.field(default_factory=dict)
+    mig: Json = msgspec.field(default_factory=dict)
 
     # -- what is there
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+
+import msgspec
 
 from virtgpu.sim.profiles import Json
 from virtgpu.sim.tree import Node
@@ -11,8 +12,7 @@ from virtgpu.sim.tree import Node
 _SPEEDS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 
 
-@dataclass(eq=False)
-class Device:
+class Device(msgspec.Struct, eq=False):
     """A function. *pf* and *index* are set on a VF; *home* is the driver that claims it."""
 
     address: str
@@ -23,9 +23,15 @@ class Device:
     index: int = 0
     driver: str | None = None
     override: str | None = None
-    node: Node = field(init=False)
-    config: bytearray = field(default_factory=bytearray)
-    vfs: list[Device] = field(default_factory=list)
+    place: Node | None = None
+    config: bytearray = msgspec.field(default_factory=bytearray)
+    vfs: list[Device] = []
+
+    @property
+    def node(self) -> Node:
+        """Its directory; it has one from the moment that it is on the bus."""
+        assert self.place is not None
+        return self.place
 
     @property
     def card(self) -> Device:

@@ -8,10 +8,8 @@ what other processes have written before it; each write holds the file's lock.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,8 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from virtgpu.errors import Conflict
-from virtgpu.host import processes, state
+from virtgpu.host import chance, processes, state
 from virtgpu.host.door import Child, Completed, OnChild, Stuck
 from virtgpu.sim import faults, profiles
 from virtgpu.sim.kernel import Kernel
@@ -85,7 +85,7 @@ class SimDoor:
             try:
                 yield kernel
             finally:
-                content = json.dumps(kernel.snapshot(), separators=(",", ":")).encode()
+                content = msgspec.json.encode(kernel.snapshot())
                 if content != state.read(self._folder / _FILE):
                     state.write_durably(self._folder / _FILE, content)
                 self._stamp = self._current_stamp()
@@ -164,7 +164,7 @@ class SimDoor:
             # We do it ourselves; no start time, so that nobody ever waits for this process.
             on_child(Child(os.getpid(), 0))
         if fault == "kill-before":
-            os.kill(os.getpid(), signal.SIGKILL)
+            _die()
         if fault is not None and fault.startswith("E"):
             raise refuse(getattr(errno, fault), what)
         try:
@@ -177,7 +177,7 @@ class SimDoor:
                 raise refuse(errno.EBUSY, what) from None
             raise Stuck(what, self._leave(argv, on_child, stall=fault == "stall")) from None
         if fault == "kill-after":
-            os.kill(os.getpid(), signal.SIGKILL)
+            _die()
         return done
 
     def _leave(self, argv: list[str], on_child: OnChild | None, *, stall: bool) -> Child:
@@ -267,9 +267,7 @@ class SimDoor:
 
     def new_uuid(self) -> str:
         """A fresh random UUID."""
-        import uuid
-
-        return str(uuid.uuid4())
+        return chance.new_uuid()
 
     # -- our own state
 
@@ -281,6 +279,12 @@ class SimDoor:
     def environment(self) -> Mapping[str, str]:
         """The VIRTGPU_* variables that reached us."""
         return {k: v for k, v in self._environment.items() if k.startswith("VIRTGPU_")}
+
+
+def _die() -> None:
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def folder_of(name: str, state_dir: Path) -> Path:
@@ -360,8 +364,8 @@ def _named(path: str, act: Callable[[], T]) -> T:
 
 def _parse(raw: bytes, path: Path) -> Any:
     try:
-        return json.loads(raw)
-    except ValueError as error:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         from virtgpu.errors import Config
 
         raise Config(

@@ -10,10 +10,10 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 
 from virtgpu.errors import HostError
+from virtgpu.model import shipped
 from virtgpu.sim.namespaces import BIND, STAGE, call, mount, private_folder
 
 SOCKET = Path("/run/libvirt/libvirt-sock")
@@ -73,19 +73,22 @@ def install_tools(*, nvidia: bool, sriov_manage: bool) -> None:
     """The stand-ins for programs, first in PATH; NVML's module, first for Python."""
     BIN.mkdir()
     PYTHON.mkdir()
-    source = files("virtgpu.sim").joinpath("machine_bin")
     names = {"udevadm": "udevadm"}
     if nvidia:
         names["nvidia-smi"] = "tool"
-        (PYTHON / "pynvml.py").write_bytes(source.joinpath("pynvml.py").read_bytes())
+        (PYTHON / "pynvml.py").write_bytes(_stand_in("pynvml.py"))
     if sriov_manage:
         names["sriov-manage"] = "tool"
     for name, original in names.items():
-        (BIN / name).write_bytes(source.joinpath(original).read_bytes())
+        (BIN / name).write_bytes(_stand_in(original))
         (BIN / name).chmod(0o755)
     import virtgpu
 
     (STAGE / "package").write_text(str(Path(virtgpu.__file__).parent.parent))
+
+
+def _stand_in(name: str) -> bytes:
+    return shipped.read("virtgpu.sim", f"machine_bin/{name}")
 
 
 def start(*, start_guests: bool) -> subprocess.Popen[bytes]:
@@ -110,7 +113,7 @@ def _replace_qemu() -> None:
     real.touch()
     mount(_QEMU, real, None, BIND)
     shim = STAGE / "qemu-shim"
-    shim.write_bytes(files("virtgpu.sim").joinpath("machine_bin", "qemu").read_bytes())
+    shim.write_bytes(_stand_in("qemu"))
     shim.chmod(0o755)
     mount(shim, _QEMU, None, BIND)
 

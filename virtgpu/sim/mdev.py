@@ -7,7 +7,7 @@ a known one EEXIST, no room as the profile says; `remove` waits for the device's
 from __future__ import annotations
 
 import errno
-import uuid as uuids
+import re
 from functools import partial
 
 from virtgpu.sim.bus import Bus, number
@@ -19,6 +19,7 @@ from virtgpu.sim.tree import Node, refuse
 
 _TYPES = "mdev_supported_types"
 _BUS = "sys/bus/mdev"
+_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 class Mdevs:
@@ -86,12 +87,9 @@ class Mdevs:
     # -- devices
 
     def _create(self, card: Card, device: Device, kind: Kind, text: str) -> None:
-        if len(text) != 36:
+        name = text.lower()
+        if re.fullmatch(_UUID, name) is None:
             raise refuse(errno.EINVAL)
-        try:
-            name = str(uuids.UUID(text))
-        except ValueError:
-            raise refuse(errno.EINVAL) from None
         if any(one.uuid == name for one in self._state.mdevs):
             raise refuse(errno.EEXIST)
         if not _available(card, device, kind):

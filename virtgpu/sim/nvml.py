@@ -3,7 +3,7 @@ kernel's own state. A value that the profile lacks is refused as the library doe
 
 from __future__ import annotations
 
-import ctypes
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,10 +24,13 @@ class NVMLError(Exception):
         self.value = value
 
 
-class Placement(ctypes.Structure):
-    """nvmlGpuInstancePlacement_t."""
+@cache
+def _placement() -> Any:
+    """nvmlGpuInstancePlacement_t; ctypes is imported when somebody asks for MIG."""
+    import ctypes
 
-    _fields_ = (("start", ctypes.c_uint), ("size", ctypes.c_uint))
+    fields = (("start", ctypes.c_uint), ("size", ctypes.c_uint))
+    return type("c_nvmlGpuInstancePlacement_t", (ctypes.Structure,), {"_fields_": fields})
 
 
 class Nvml:
@@ -36,16 +39,16 @@ class Nvml:
     NVMLError = NVMLError
     NVML_GPU_INSTANCE_PROFILE_COUNT = 18
     NVML_COMPUTE_INSTANCE_PROFILE_COUNT = 9
-    c_nvmlGpuInstancePlacement_t = Placement  # noqa: N815 - the module's own name
-    c_nvmlGpuInstance_t = ctypes.c_void_p  # noqa: N815
-    c_nvmlComputeInstance_t = ctypes.c_void_p  # noqa: N815
 
     def __init__(self, state: Json) -> None:
         self._state = state
         self._devices: list[Json] = list(state.get("devices") or [])
 
     def __getattr__(self, name: str) -> Any:
-        """Functions are called as the module spells them: `nvmlDeviceGetName`."""
+        """Functions are called as the module spells them: `nvmlDeviceGetName`. Handles of
+        instances are pointers, as where no class of the module is named."""
+        if name == "c_nvmlGpuInstancePlacement_t":
+            return _placement()
         if name.startswith("nvml"):
             own = getattr(type(self), f"_{_snake(name)}", None)
             if own is not None:
@@ -127,7 +130,7 @@ class Nvml:
     ) -> int:
         found = self._profile(device, profile)
         for number, start in enumerate(found["starts"]):
-            buffer[number] = Placement(start, found["size"])
+            buffer[number] = _placement()(start, found["size"])
         count._obj.value = len(found["starts"])  # noqa: SLF001 - how ctypes passes by reference
         return 0
 

@@ -12,15 +12,17 @@ real systems disagree, and what a test needs:
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from virtgpu.errors import Config, NotFound
+from virtgpu.model import shipped
 
 Json = dict[str, Any]
 
+_PACKAGE, _FOLDER = "virtgpu.sim", "profiles"
 _MAX_BYTES = 16 << 20
 
 
@@ -61,13 +63,7 @@ def _same(bus_id: str, address: str) -> bool:
 
 def names() -> tuple[str, ...]:
     """The shipped profiles."""
-    return tuple(
-        sorted(
-            entry.name.removesuffix(".json")
-            for entry in files("virtgpu.sim").joinpath("profiles").iterdir()
-            if entry.name.endswith(".json")
-        )
-    )
+    return shipped.names(_PACKAGE, ".json", _FOLDER)
 
 
 def load(name_or_path: str) -> Profile:
@@ -82,7 +78,7 @@ def load(name_or_path: str) -> Profile:
             f"there is no profile {name_or_path!r}",
             hint="see them with: virtgpu sim list; a file is given with its path",
         )
-    text = files("virtgpu.sim").joinpath("profiles", f"{name_or_path}.json").read_text("utf-8")
+    text = shipped.read(_PACKAGE, f"{_FOLDER}/{name_or_path}.json").decode()
     return Profile(name_or_path, parse(text, name_or_path))
 
 
@@ -104,8 +100,8 @@ def parse(text: str, source: str) -> Json:
     Raises `Config` that names *source* and the place.
     """
     try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        raw = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise Config(f"{source}: no JSON: {error}") from error
     if not isinstance(raw, dict) or raw.get("schema") != 1:
         raise Config(

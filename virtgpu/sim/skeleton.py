@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import zlib
 from functools import partial
 
 from virtgpu.sim.device import Device
@@ -60,7 +60,7 @@ def _add_iommu(tree: Tree) -> None:
 def _add_firmware(tree: Tree, profile: Profile) -> None:
     dmi = tree.dir("sys/devices/virtual/dmi/id")
     facts = {
-        "product_uuid": str(uuid.uuid5(uuid.NAMESPACE_URL, f"virtgpu-sim:{profile.name}")),
+        "product_uuid": _uuid_of(profile.name),
         "product_name": str(profile.host.get("product") or "simulated host"),
         "sys_vendor": "virtgpu",
         "modalias": "dmi:virtgpu",
@@ -76,6 +76,12 @@ def _add_firmware(tree: Tree, profile: Profile) -> None:
         model, compatible = str(found.get("model") or ""), found.get("compatible") or []
         tree.file(base, "model", lambda: f"{model}\0")
         tree.file(base, "compatible", lambda: "".join(f"{one}\0" for one in compatible))
+
+
+def _uuid_of(name: str) -> str:
+    """A UUID that is always the same for one name."""
+    digits = f"{zlib.crc32(name.encode()):08x}"
+    return f"{digits}-0000-5000-8000-{digits}0000"
 
 
 def _add_memory_node(tree: Tree, facts: Json) -> None:

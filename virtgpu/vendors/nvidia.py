@@ -7,11 +7,12 @@ version: the same A40 has mediated devices on one kernel and `nvidia/` directori
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from virtgpu.host import paths
-from virtgpu.inventory import nvml, slicing, smi, vendor_vfio
+from virtgpu.inventory import slicing, vendor_vfio
 from virtgpu.inventory.names import parse_gi_profile, parse_type
 from virtgpu.inventory.pci import DISPLAY_CLASSES
 from virtgpu.inventory.reader import Reader, number
@@ -33,8 +34,19 @@ def probe(reader: Reader, gpus: Sequence[Function]) -> Mapping[PciAddress, Facts
     if not ours:
         return {}
     with reader.door.nvml() as library:
-        found = nvml.read(library) if library is not None else smi.read(reader)
+        found = _ask(reader, library)
     return {gpu.address: _with_proc(reader, gpu, found.get(gpu.address, Facts())) for gpu in ours}
+
+
+def _ask(reader: Reader, library: Any | None) -> dict[PciAddress, Facts]:
+    # Imported when asked: a host has the one or the other.
+    if library is not None:
+        from virtgpu.inventory import nvml
+
+        return nvml.read(library)
+    from virtgpu.inventory import smi
+
+    return smi.read(reader)
 
 
 def _with_proc(reader: Reader, gpu: Function, facts: Facts) -> Facts:

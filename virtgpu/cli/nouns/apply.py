@@ -14,7 +14,7 @@ def command(world: World, plan: str) -> None:
     """Do a plan that `--dry-run -o json` has saved, unless what it rests on has changed."""
     from pathlib import Path
 
-    from virtgpu.apply import load_plan
+    from virtgpu.apply.executor import load_plan
 
     saved = load_plan(Path(plan).absolute())
     result = world.handle().apply(saved, progress=step_progress(world))
