@@ -166,12 +166,15 @@ def _refuse_fixed(what: str, layout: etree._Element | None) -> None:
 
 
 def _add_metadata(root: etree._Element, slices: tuple[Attachment, ...]) -> None:
+    ours = metadata.element(slices)
     holder = root.find("metadata")
-    if holder is None:
-        holder = etree.Element("metadata")
-        anchor = root.find("uuid")
-        elements.insert_after(root.find("name") if anchor is None else anchor, holder)  # type: ignore[arg-type]
-    elements.append(holder, metadata.element(slices))
+    if holder is not None:
+        elements.append(holder, ours)
+        return
+    holder = etree.Element("metadata")
+    holder.append(ours)
+    anchor = root.find("uuid")
+    elements.insert_after(root.find("name") if anchor is None else anchor, holder)  # type: ignore[arg-type]
 
 
 def _check_unused(given: Sequence[HostDevice], slices: tuple[Attachment, ...]) -> None:
