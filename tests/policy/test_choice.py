@@ -53,6 +53,11 @@ class TestRule:
             hosts.handle("a40x2-vendor-vfio", tmp_path).plan("12G")
         assert "licence" in (caught.value.hint or "")
 
+    def test_a_time_sliced_type_goes_past_a_card_with_mig_on(self, tmp_path: Path) -> None:
+        assert gpu_of("h100x2-mig-vgpu", "H100XM-4C", tmp_path) == "0000:43:00.0"
+        with pytest.raises(Capacity, match="MIG is on"):
+            gpu_of("h100x2-mig-vgpu", "H100XM-4C on 0000:1b:00.0", tmp_path)
+
     def test_one_switch_or_one_node(self, tmp_path: Path) -> None:
         plan = hosts.handle("dgx-a100-8x80gb", tmp_path).plan("2xgpu@pcie")
         picks = [s.reservation.place.gpu for s in plan.steps if hasattr(s, "reservation")]

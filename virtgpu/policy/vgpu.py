@@ -23,9 +23,13 @@ def vgpu(gpu: Gpu, kind: SliceType, on: PciAddress | None, taken: Taken) -> Offe
         return refusal
     if kind.mechanism is Mechanism.MIG:
         return _mig_backed(gpu, kind, on, taken)
-    offer = offer_of(gpu, kind)
-    if offer is None or not (gpu.vfs or Mechanism.MDEV_PF in gpu.mechanisms):
+    if gpu.mig is not None and gpu.mig.current:
+        return Refusal(f"MIG is on on {gpu.address}: only types with a GPU instance can be made")
+    if not gpu.vfs and Mechanism.MDEV_PF not in gpu.mechanisms:
         return _after_vfs(gpu, kind, on, taken)
+    offer = offer_of(gpu, kind)
+    if offer is None:
+        return Refusal(f"{gpu.address} does not list {names.label(kind)} now", hint=_hint(gpu))
     left, why = room_left(gpu, offer, taken)
     if left == 0:
         return Refusal(f"{gpu.address}: {why or 'no room'}", hint=_hint(gpu))
