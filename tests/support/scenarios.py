@@ -19,6 +19,7 @@ SCENARIOS = (
     Scenario("dgx-a100-8x80gb", "2xgpu@pcie", "whole-card"),
     Scenario("intel-flex170", "vf", "plain-vf"),
     Scenario("intel-flex140x2-off", "vf", "plain-vf"),
+    Scenario("intel-flex140x2-off", "3xvf on 0000:b2:00.0", "plain-vf"),
     Scenario("amd-v710", "vf", "plain-vf"),
     Scenario("pve-2xt4-mdev", "T4-4Q", "mdev-pf"),
     Scenario("intel-gvtg", "i915-GVTg_V5_8", "mdev-pf"),

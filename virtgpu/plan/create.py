@@ -41,10 +41,11 @@ def plan_create(
     *ids* gives a fresh UUID at each call, *created* is RFC 3339. Raises what `choose` raises.
     """
     options = choose(host, request, join(host, reservations, stuck), guest=guest, stuck=stuck)
+    reserved: list[Step] = []
     done: list[Step] = []
     facts: dict[tuple[str, str], Fact] = {}
     prepared: set[tuple[str, str]] = set()
-    for option in options:
+    for option in _enough_vfs(options):
         gpu = host.gpu(option.place.gpu)
         assert gpu is not None
         reservation = _reservation(
@@ -52,7 +53,7 @@ def plan_create(
         )
         for fact in facts_for(host, option.place, option.prepare, reservation.id):
             facts.setdefault((fact.subject, fact.attribute), fact)
-        done.append(steps.Reserve(reservation=reservation))
+        reserved.append(steps.Reserve(reservation=reservation))
         done += _preparations(gpu, option, prepared)
         done += _making(gpu, reservation.place)
     return Plan(
@@ -63,7 +64,21 @@ def plan_create(
         summary=f"make {request}" + (f" for {guest}" if guest else ""),
         why=tuple(option.why for option in options),
         facts=tuple(facts.values()),
-        steps=tuple(done),
+        steps=(*reserved, *done),
+    )
+
+
+def _enough_vfs(options: Sequence[Option]) -> tuple[Option, ...]:
+    """The first of a card's options turns on as many VFs as the last one needs: the kernel takes
+    a number once."""
+    most: dict[str, int] = {}
+    for one in options:
+        most[one.place.gpu] = max(one.prepare.vfs, most.get(one.place.gpu, 0))
+    return tuple(
+        msgspec.structs.replace(
+            one, prepare=msgspec.structs.replace(one.prepare, vfs=most[one.place.gpu])
+        )
+        for one in options
     )
 
 

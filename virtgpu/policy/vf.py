@@ -146,8 +146,8 @@ def _option(gpu: Gpu, vf: PciAddress, free: int, turn_on: int = 0) -> Option:
     place = Place(mechanism=Mechanism.VF, gpu=gpu.address, vf=vf)
     if turn_on:
         why = (
-            f"VF {vf} of {gpu.address}, whose VFs are off: {turn_on} will be turned on, which"
-            " uses it up as a whole card"
+            f"VF {vf} of {gpu.address}, whose VFs are off and will be turned on, which uses it"
+            " up as a whole card"
         )
     else:
         why = f"VF {vf} of {gpu.address}, the first of {free} free ones"
