@@ -454,16 +454,18 @@ class HostHandle:
             xml = guests.guest_xml(connection, name)
 
         def make(host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]) -> Plan:
-            mine = [one.id for one in promised if one.domain_uuid == guest.uuid]
+            mine = [one for one in promised if one.domain_uuid == guest.uuid]
             taken = None
             if mine and not keep_slices:
-                taken = self._taker(mine, False)(host, promised, stuck_now)
+                ids = [one.id for one in mine]
+                taken = self._taker(ids, False)(host, promised, stuck_now)
             return plan_undefine(
                 taken,
                 uri=self.connect_uri,
                 name=name,
                 uuid=guest.uuid,
                 xml=xml,
+                kept=mine if keep_slices else (),
                 plan_id=self.door.new_uuid(),
                 host=self.door.label,
                 created=self._now(),

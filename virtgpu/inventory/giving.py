@@ -59,6 +59,7 @@ def finish(one: ReadCard, known: Mapping[str, SliceType], of_model: int | None) 
         offers=capacity.offers(room),
         mechanisms=mechanisms,
         blocked=_blocked(gpu, mechanisms),
+        whole_only=_whole_only(gpu, slicing),
         warnings=(*one.warnings, *_warnings(gpu, slicing, left)),
     )
 
@@ -97,6 +98,17 @@ def _blocked(gpu: Gpu, mechanisms: tuple[Mechanism, ...]) -> str | None:
             " line"
         )
     return None
+
+
+def _whole_only(gpu: Gpu, slicing: Slicing) -> str | None:
+    """Why no slice of the card can be had on this host, now or after a step."""
+    if slicing.vfs or slicing.framework is not None or slicing.enable_vfs is not None:
+        return None
+    if gpu.sriov is None:
+        return "it has no SR-IOV capability, and its driver offers no vGPU types"
+    if not gpu.sriov.usable:
+        return "its SR-IOV capability serves nothing, and its driver offers no vGPU types"
+    return f"its driver ({gpu.driver or 'none'}) makes no VFs on this host"
 
 
 def _warnings(gpu: Gpu, slicing: Slicing, left: int | None) -> list[str]:

@@ -1,7 +1,6 @@
 """What a vendor module answers. The inventory asks for capabilities; nothing decides by model.
 
-A vendor is a module or an object of the entry point group `virtgpu.vendors`;
-`virtgpu.testing.VendorContract` checks one.
+A vendor is a module or an object of the entry point group `virtgpu.vendors`.
 """
 
 from __future__ import annotations

@@ -183,6 +183,7 @@ class Gpu(_Value, frozen=True, kw_only=True):
     group that are no part of the card. *mixed_size* is None where the mode does
     not exist or is unknown. *mechanisms* are those that the host offers as it is now;
     *blocked* says why a whole card or any slice cannot be given away.
+    *whole_only* says why the card cannot be sliced on this host, None where it can.
     *enable_vfs* says how VFs are turned on: `sriov-manage`, `sriov_numvfs`, `module`, None.
     """
 
@@ -205,6 +206,7 @@ class Gpu(_Value, frozen=True, kw_only=True):
     mdevs: tuple[MdevDevice, ...] = ()
     mechanisms: tuple[Mechanism, ...] = ()
     blocked: str | None = None
+    whole_only: str | None = None
     offers: tuple[Offer, ...] = ()
     mixed_size: bool | None = None
     framebuffer_mib: int | None = None

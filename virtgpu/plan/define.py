@@ -29,10 +29,7 @@ def plan_define(
     *bound* are slices that were made for this guest before: they get its UUID.
     """
     base = plan or _empty(plan_id, host, created, "make")
-    binding: list[Step] = []
-    for one in bound:
-        mine = msgspec.structs.replace(one, domain_uuid=uuid)
-        binding += [steps.Release(reservation=one), steps.Reserve(reservation=mine)]
+    binding = [step for one in bound for step in _rebind(one, uuid)]
     define = steps.DefineDomain(uri=uri, name=name, uuid=uuid, xml=xml)
     return msgspec.structs.replace(
         base,
@@ -49,18 +46,27 @@ def plan_undefine(
     name: str,
     uuid: str,
     xml: str,
+    kept: Sequence[Reservation] = (),
     plan_id: str,
     host: str,
     created: str,
 ) -> Plan:
-    """The guest goes, then its slices by *plan* (None: they stay, or there are none)."""
+    """The guest goes, then its slices by *plan* (None: they stay, or there are none). Those
+    *kept* stay promised to its name, for the next guest of that name."""
     base = plan or _empty(plan_id, host, created, "take")
     undefine = steps.UndefineDomain(uri=uri, name=name, uuid=uuid, xml=xml)
     return msgspec.structs.replace(
         base,
         summary=f"undefine guest {name}" + (f": {plan.summary}" if plan is not None else ""),
-        steps=(undefine, *base.steps),
+        facts=(*base.facts, *(_reserved(one) for one in kept)),
+        steps=(undefine, *base.steps, *(step for one in kept for step in _rebind(one, None))),
     )
+
+
+def _rebind(one: Reservation, uuid: str | None) -> tuple[Step, Step]:
+    """The same promise for another domain, or for none."""
+    new = msgspec.structs.replace(one, domain_uuid=uuid)
+    return steps.Release(reservation=one), steps.Reserve(reservation=new)
 
 
 def _empty(plan_id: str, host: str, created: str, goal: str) -> Plan:

@@ -75,15 +75,16 @@ def types(reader: Reader, card: Card, facts: Facts) -> Slicing:
     mode = facts.nvml.mig if facts.nvml is not None else None
     return msgspec.structs.replace(
         found,
-        enable_vfs=_switch(card),
+        enable_vfs=_switch(reader, card),
         types=tuple(_with_gi_profile(one, mode) for one in found.types),
     )
 
 
-def _switch(card: Card) -> str | None:
-    # NVIDIA's driver refuses a plain write to sriov_numvfs; its own script makes the VFs.
-    usable = card.sriov is not None and card.sriov.usable
-    return "sriov-manage" if usable and card.gpu.driver == "nvidia" else None
+def _switch(reader: Reader, card: Card) -> str | None:
+    """NVIDIA's driver refuses a plain write to sriov_numvfs; the script that comes with the vGPU
+    Manager makes the VFs, and a driver for bare metal has none."""
+    usable = card.sriov is not None and card.sriov.usable and card.gpu.driver == "nvidia"
+    return "sriov-manage" if usable and reader.door.exists(paths.NVIDIA_VGPU_MODULE) else None
 
 
 def _vendor_vfio(

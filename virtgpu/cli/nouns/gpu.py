@@ -59,6 +59,8 @@ def _note(gpu: Gpu) -> str:
     notes = []
     if gpu.blocked:
         notes.append(gpu.blocked)
+    if gpu.whole_only:
+        notes.append("whole only")
     if gpu.boot_console:
         notes.append("host console")
     if gpu.mig is not None and (gpu.mig.current or gpu.mig.pending):
@@ -83,6 +85,7 @@ def _lines(gpu: Gpu) -> Iterator[str]:
         "also in the group": gpu.group_others,
         "ways to give it": tuple(one.value for one in gpu.mechanisms),
         "blocked": gpu.blocked,
+        "whole only, because": gpu.whole_only,
         "frame buffer": gib(gpu.framebuffer_mib),
         "frame buffer left": gib(gpu.framebuffer_left_mib),
         "VFs": None if gpu.sriov is None else f"{len(gpu.vfs)} of {gpu.sriov.total_vfs}",
@@ -93,9 +96,9 @@ def _lines(gpu: Gpu) -> Iterator[str]:
         "holders": _holders(gpu),
     }
     for name, value in facts.items():
-        yield f"{name:18} {cell(value)}"
+        yield f"{name:20} {cell(value)}"
     for text in gpu.warnings:
-        yield f"{'warning':18} {text}"
+        yield f"{'warning':20} {text}"
 
 
 def _mig(gpu: Gpu) -> str | None:
