@@ -183,6 +183,7 @@ class SimDoor:
     def _leave(self, argv: list[str], on_child: OnChild | None, *, stall: bool) -> Child:
         from virtgpu.sim import waiting
 
+        state.make_private(self._folder)  # the child ends with it
         child = waiting.leave(self._profile_argument, self._folder, argv, stall=stall)
         if on_child is not None:
             on_child(child)
