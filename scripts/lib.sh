@@ -10,6 +10,19 @@ policy=/usr/sbin/policy-rc.d
 system_packages="python3 python3-venv python3-libvirt ca-certificates \
 libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 mdevctl pci.ids"
 
+# From libvirt 10 on Debian has a package of its own for each driver; Debian 12 itself has 9.
+split_packages="libvirt-daemon-driver-nodedev libvirt-daemon-driver-secret"
+split_since=10
+
+# The packages that this system's own libvirt needs.
+libvirt_packages() {
+    candidate=$(apt-cache policy libvirt-daemon 2>/dev/null | awk '$1 == "Candidate:" {print $2}')
+    printf '%s' "$system_packages"
+    if dpkg --compare-versions "${candidate:-0}" ge "$split_since"; then
+        printf ' %s' "$split_packages"
+    fi
+}
+
 say() { printf '%s\n' "$*" >&2; }
 step() { printf '\n\033[1m== %s\033[0m\n' "$*" >&2; }
 [ -t 2 ] && [ -z "${NO_COLOR:-}" ] || step() { printf '\n== %s\n' "$*" >&2; }

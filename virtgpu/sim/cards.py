@@ -84,7 +84,9 @@ class Card(msgspec.Struct, eq=False):
         mine = [
             self.state.vgpus[vf.address] for vf in self.pf.vfs if vf.address in self.state.vgpus
         ]
-        return mine + [one.vgpu for one in self.mdevs()]
+        found = mine + [one.vgpu for one in self.mdevs()]
+        # A type that the profile does not have takes no room that could be counted.
+        return [one for one in found if one.type_id in self.kinds]
 
     def vgpu_on(self, device: Device) -> Vgpu | None:
         """The vGPU of one VF."""

@@ -23,12 +23,12 @@ from virtgpu.errors import Conflict
 from virtgpu.host import chance, processes, state
 from virtgpu.host.door import Child, Completed, OnChild, Stuck
 from virtgpu.sim import faults, profiles
-from virtgpu.sim.kernel import Kernel
+from virtgpu.sim.kernel import Kernel, build
 from virtgpu.sim.tree import InUse, Node, refuse
 
 T = TypeVar("T")
 
-_FILE = "kernel.json"
+STATE_FILE = "kernel.json"
 _TOOLS = {"nvidia-smi": "/usr/bin/nvidia-smi", "sriov-manage": "/usr/lib/nvidia/sriov-manage"}
 _LOCK_DEADLINE_S = 30.0
 _FAULTS = "VIRTGPU_SIM_FAULTS"
@@ -64,15 +64,15 @@ class SimDoor:
         """The kernel as the last writer left it."""
         stamp = self._current_stamp()
         if self._loaded is None or stamp != self._stamp:
-            raw = state.read(self._folder / _FILE)
-            snapshot = None if raw is None else _parse(raw, self._folder / _FILE)
-            self._loaded, self._stamp = Kernel(self._profile, snapshot), stamp
+            raw = state.read(self._folder / STATE_FILE)
+            snapshot = None if raw is None else parse_state(raw, self._folder / STATE_FILE)
+            self._loaded, self._stamp = build(self._profile, snapshot), stamp
         self._loaded.tick()
         return self._loaded
 
     def _current_stamp(self) -> tuple[int, int] | None:
         try:
-            found = (self._folder / _FILE).stat()
+            found = (self._folder / STATE_FILE).stat()
         except FileNotFoundError:
             return None
         return found.st_ino, found.st_mtime_ns
@@ -86,8 +86,8 @@ class SimDoor:
                 yield kernel
             finally:
                 content = msgspec.json.encode(kernel.snapshot())
-                if content != state.read(self._folder / _FILE):
-                    state.write_durably(self._folder / _FILE, content)
+                if content != state.read(self._folder / STATE_FILE):
+                    state.write_durably(self._folder / STATE_FILE, content)
                 self._stamp = self._current_stamp()
 
     # -- files
@@ -363,7 +363,8 @@ def _named(path: str, act: Callable[[], T]) -> T:
         raise
 
 
-def _parse(raw: bytes, path: Path) -> Any:
+def parse_state(raw: bytes, path: Path) -> Any:
+    """The stored state as plain values; raises `Config`."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -5,9 +5,12 @@ Two fronts show it: `virtgpu.sim.door` in process, `virtgpu.sim.machine` mounted
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgspec
+
+from virtgpu.errors import Config
 
 from virtgpu.host.door import Completed
 from virtgpu.sim import nvml_facts, skeleton, state
@@ -24,6 +27,33 @@ from virtgpu.sim.tree import Tree
 from virtgpu.sim.vendor_vfio import VendorVfio
 
 __all__ = ["Kernel", "NvidiaRefused"]
+
+
+# What an impossible profile or state makes Python say while the machine is built from it.
+_IMPOSSIBLE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    AssertionError,
+    OverflowError,
+    StopIteration,
+    RecursionError,
+    OSError,
+    struct.error,
+)
+
+
+def build(profile: Profile, snapshot: Json | None = None) -> Kernel:
+    """The machine of a profile and a stored state; raises `Config` for an impossible one."""
+    try:
+        return Kernel(profile, snapshot)
+    except _IMPOSSIBLE as error:
+        raise Config(
+            f"no machine can be built of profile {profile.name}: {type(error).__name__}: {error}",
+            hint=f"look at the profile; its stored state goes with: virtgpu sim reset {profile.name}",
+        ) from error
 
 
 class Kernel:

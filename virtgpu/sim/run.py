@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,8 +13,8 @@ from virtgpu.host import state
 from virtgpu.sim import faults as fault_specs
 from virtgpu.sim import libvirtd as daemon
 from virtgpu.sim import namespaces, profiles
-from virtgpu.sim.door import folder_of
-from virtgpu.sim.kernel import Kernel
+from virtgpu.sim.door import STATE_FILE, folder_of, parse_state
+from virtgpu.sim.kernel import build
 from virtgpu.sim.machine import Machine, mount_machine, start_holder
 
 _NOT_FOUND = 127
@@ -58,9 +57,9 @@ def run(
             transient=True,
         )
     with lock:
-        raw = state.read(folder / "kernel.json")
-        kernel = Kernel(found, None if raw is None else json.loads(raw))
-        machine = Machine(kernel, folder / "kernel.json", faults)
+        raw = state.read(folder / STATE_FILE)
+        kernel = build(found, None if raw is None else parse_state(raw, folder / STATE_FILE))
+        machine = Machine(kernel, folder / STATE_FILE, faults)
         return _apart(
             lambda: _inside(
                 machine,

@@ -16,6 +16,12 @@ _Address = Annotated[
 _Count = Annotated[int, Meta(ge=0, le=4096)]
 
 
+_Class = Annotated[str, Meta(pattern=r"\A[0-9a-f]{6}\Z")]
+_Revision = Annotated[str, Meta(pattern=r"\A[0-9a-f]{2}\Z")]
+_Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{4}\Z")]
+_Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]+\Z", max_length=64)]
+
+
 class _Sriov(msgspec.Struct, frozen=True):
     totalvfs: _Count
     numvfs: _Count = 0
@@ -25,8 +31,14 @@ class _Sriov(msgspec.Struct, frozen=True):
 
 
 class _Vf(msgspec.Struct, frozen=True):
-    driver: str | None = None
-    drivers: dict[str, str | None] | None = None
+    driver: _Name | None = None
+    drivers: dict[str, _Name | None] | None = None
+    vendor: _Id | None = None
+    device: _Id | None = None
+    subsystem_vendor: _Id | None = None
+    subsystem_device: _Id | None = None
+    class_code: _Class | None = msgspec.field(name="class", default=None)
+    revision: _Revision | None = None
     iommu_group_first: _Count | None = None
 
 
@@ -37,11 +49,15 @@ class _Reference(msgspec.Struct, frozen=True):
 
 class _Pci(msgspec.Struct, frozen=True):
     address: _Address
-    vendor: Annotated[str, Meta(pattern=r"\A[0-9a-f]{4}\Z")]
-    device: Annotated[str, Meta(pattern=r"\A[0-9a-f]{4}\Z")]
+    vendor: _Id
+    device: _Id
+    subsystem_vendor: _Id | None = None
+    subsystem_device: _Id | None = None
+    class_code: _Class | None = msgspec.field(name="class", default=None)
+    revision: _Revision | None = None
     numa_node: Annotated[int, Meta(ge=-1, le=1023)] | None = None
     iommu_group: _Count | None = None
-    driver: str | None = None
+    driver: _Name | None = None
     sriov: _Sriov | None = None
     vf: _Vf | None = None
     mdev: _Reference | None = None
