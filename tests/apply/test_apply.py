@@ -3,7 +3,9 @@ write, in every way, without leaving anything."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from tests.support.scenarios import IDS, SCENARIOS, Scenario
 from virtgpu.api import HostHandle
 from virtgpu.apply import journal
 from virtgpu.errors import AccessDenied, Capacity, Conflict, RecoveryNeeded, RolledBack
+from virtgpu.host import processes
+from virtgpu.host.door import Child
 from virtgpu.model.slice import SliceState
 
 every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
@@ -22,6 +26,10 @@ every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
 
 class Killed(BaseException):
     """Stands for SIGKILL: nothing of ours runs after it."""
+
+
+class NoChild(BaseException):
+    """This write is made by no child."""
 
 
 class Dying(hosts.Spy):
@@ -32,12 +40,31 @@ class Dying(hosts.Spy):
         self.number = number
         self.moment = moment
         self.count = 0
+        self.late: Callable[[], Any] = lambda: None
+        self.child: subprocess.Popen[bytes] | None = None
 
-    def _meet(self, act: Callable[[], Any]) -> Any:
+    def end_child(self, *, done: bool) -> None:
+        """The child that outlived us does its write, or dies without it."""
+        assert self.child is not None
+        self.child.kill()
+        self.child.wait()
+        self.number = 0
+        if done:
+            with contextlib.suppress(OSError):
+                self.late()
+
+    def _meet(self, act: Callable[[], Any], on_child: Callable[[Child], None] | None) -> Any:
         self.count += 1
         if self.count != self.number:
             return act()
         if self.moment == "before":
+            raise Killed
+        if self.moment == "in":
+            if on_child is None:
+                raise NoChild  # a write that cannot block is made by ourselves
+            self.late = act
+            self.child = subprocess.Popen(["sleep", "60"])
+            on_child(Child(self.child.pid, processes.started(self.child.pid) or 0))
             raise Killed
         if self.moment == "refused":
             raise OSError(errno.EIO, "Input/output error")
@@ -45,14 +72,16 @@ class Dying(hosts.Spy):
         raise Killed
 
     def write(self, path: str, text: str, **options: Any) -> None:
-        self._meet(lambda: super(Dying, self).write(path, text, **options))
+        self._meet(lambda: super(Dying, self).write(path, text), options.get("on_child"))
 
     def run(self, argv: Any, **options: Any) -> Any:
         from virtgpu.sim.door import changes
 
         if not argv[0].endswith("sriov-manage") and not changes(argv[1:]):
             return super().run(argv, **options)
-        return self._meet(lambda: super(Dying, self).run(argv, **options))
+        return self._meet(
+            lambda: super(Dying, self).run(argv, timeout_s=9), options.get("on_child")
+        )
 
 
 def snapshot(host: HostHandle) -> dict[str, Any]:
@@ -135,6 +164,63 @@ def test_killed_at_any_write_of_taking_it_is_finished(
         assert [one.outcome for one in host.recover().journals] == ["finished"], number
         assert [one for one in host.slices() if one.state is not SliceState.FOREIGN] == []
         assert host.recover().journals == ()
+
+
+def killed_in(
+    scenario: Scenario, folder: Path, number: int, act: Callable[[HostHandle], Any]
+) -> Dying | None:
+    """Killed while a child does the write; None where no child does it."""
+    dying = Dying(scenario.profile, folder, number, "in")
+    try:
+        with pytest.raises(Killed):
+            act(HostHandle(dying, vendors=hosts.VENDORS))
+    except NoChild:
+        return None
+    return dying
+
+
+@every_scenario
+@pytest.mark.parametrize("done", [True, False], ids=["later done", "never done"])
+def test_killed_in_a_write_of_making(scenario: Scenario, done: bool, tmp_path: Path) -> None:
+    total = writes_of(scenario, tmp_path / "count", lambda host: create(host, scenario))
+    cells = 0
+    for number in range(1, total + 1):
+        folder = tmp_path / str(number)
+        host = hosts.handle(scenario.profile, folder)
+        before = snapshot(host)
+        dying = killed_in(scenario, folder, number, lambda one: create(one, scenario))
+        if dying is None:
+            continue
+        cells += 1
+        assert [one.outcome for one in host.recover().journals] == ["left"], number
+        dying.end_child(done=done)
+        assert [one.outcome for one in host.recover().journals] == ["undone"], number
+        nothing_is_left(host, before)
+        assert host.recover().journals == ()
+    assert cells or not total, "no write of it is made by a child"
+
+
+@every_scenario
+@pytest.mark.parametrize("done", [True, False], ids=["later done", "never done"])
+def test_killed_in_a_write_of_taking(scenario: Scenario, done: bool, tmp_path: Path) -> None:
+    made = hosts.handle(scenario.profile, tmp_path / "count")
+    ids = [one.id for one in create(made, scenario).slices]
+    total = writes_of(scenario, tmp_path / "count", lambda host: host.destroy(ids))
+    cells = 0
+    for number in range(1, total + 1):
+        folder = tmp_path / str(number)
+        host = hosts.handle(scenario.profile, folder)
+        ids = [one.id for one in create(host, scenario).slices]
+        dying = killed_in(scenario, folder, number, lambda one, ids=ids: one.destroy(ids))
+        if dying is None:
+            continue
+        cells += 1
+        assert [one.outcome for one in host.recover().journals] == ["left"], number
+        dying.end_child(done=done)
+        assert [one.outcome for one in host.recover().journals] == ["finished"], number
+        assert [one for one in host.slices() if one.state is not SliceState.FOREIGN] == []
+        assert host.recover().journals == ()
+    assert cells or not total, "no write of it is made by a child"
 
 
 @every_scenario
