@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from virtgpu.host import chance, processes
+from virtgpu.host import processes
+from virtgpu.host.chance import TimeAndChance
 from virtgpu.host.door import Completed, OnChild
 from virtgpu.host.files import Files
 
 _PLACES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
-class LocalDoor:
+class LocalDoor(TimeAndChance):
     """The host whose /, or a copy of it, is *root*.
 
     A door to another root than / neither writes to this machine's /sys nor runs its programs
@@ -129,28 +129,6 @@ class LocalDoor:
     def sees_all_processes(self) -> bool:
         """Whether /proc shows every process of the host with its open files to us."""
         return processes.sees_all(self._files)
-
-    # -- time and chance
-
-    def now(self) -> datetime:
-        """The time in UTC."""
-        return datetime.now(UTC)
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        import time
-
-        time.sleep(seconds)
-
-    def monotonic(self) -> float:
-        """Seconds of a clock that never goes back."""
-        import time
-
-        return time.monotonic()
-
-    def new_uuid(self) -> str:
-        """A fresh random UUID."""
-        return chance.new_uuid()
 
     # -- our own state
 

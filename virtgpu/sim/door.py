@@ -13,14 +13,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from virtgpu.errors import Conflict
-from virtgpu.host import chance, processes, state
+from virtgpu.host import processes, state
+from virtgpu.host.chance import TimeAndChance
 from virtgpu.host.door import Child, Completed, OnChild, Stuck
 from virtgpu.sim import faults, profiles
 from virtgpu.sim.kernel import Kernel, build
@@ -34,7 +34,7 @@ _LOCK_DEADLINE_S = 30.0
 _FAULTS = "VIRTGPU_SIM_FAULTS"
 
 
-class SimDoor:
+class SimDoor(TimeAndChance):
     """The simulated machine of a shipped profile (by name) or of a profile's file (by path).
 
     *state_dir* is the state directory of virtgpu; this machine's own is `sim/NAME` below it.
@@ -251,24 +251,6 @@ class SimDoor:
     def sees_all_processes(self) -> bool:
         """A simulated /proc is whole."""
         return True
-
-    # -- time and chance
-
-    def now(self) -> datetime:
-        """The time in UTC."""
-        return datetime.now(UTC)
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
-
-    def monotonic(self) -> float:
-        """Seconds of a clock that never goes back."""
-        return time.monotonic()
-
-    def new_uuid(self) -> str:
-        """A fresh random UUID."""
-        return chance.new_uuid()
 
     # -- our own state
 

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from virtgpu.errors import Config
-
 from virtgpu.host.door import Completed
 from virtgpu.sim import nvml_facts, skeleton, state
 from virtgpu.sim.bus import Bus
@@ -52,7 +51,7 @@ def build(profile: Profile, snapshot: Json | None = None) -> Kernel:
     except _IMPOSSIBLE as error:
         raise Config(
             f"no machine can be built of profile {profile.name}: {type(error).__name__}: {error}",
-            hint=f"look at the profile; its stored state goes with: virtgpu sim reset {profile.name}",
+            hint=f"look at the profile; its state goes with: virtgpu sim reset {profile.name}",
         ) from error
 
 
