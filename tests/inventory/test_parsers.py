@@ -79,18 +79,15 @@ def test_l09_both_names_of_a_node_device_give_its_uuid() -> None:
     assert far.parent == "10000:01:00.0"
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "series", "is_mig"),
-    json.loads((DATA / "vgpu-type-sizes.json").read_text()),
-)
-def test_a_types_name_says_its_nominal_size(
-    name: str, size: int, series: str, is_mig: bool
-) -> None:
+def test_a_types_name_says_its_nominal_size() -> None:
     """All 1206 types of NVIDIA's tables (driver 550.90.05 and 595.45.04)."""
-    parts = names.parse_type(name)
-    assert parts is not None
-    assert (parts.framebuffer_mib, parts.series) == (size, series)
-    assert (parts.gi_slices is not None) == is_mig
+    rows = json.loads((DATA / "vgpu-type-sizes.json").read_text())
+    assert len(rows) == 1206
+    for name, size, series, is_mig in rows:
+        parts = names.parse_type(name)
+        assert parts is not None, name
+        assert (parts.framebuffer_mib, parts.series) == (size, series), name
+        assert (parts.gi_slices is not None) == is_mig, name
 
 
 class TestSmi:
