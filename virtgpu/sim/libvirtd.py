@@ -21,6 +21,7 @@ LOG = STAGE / "libvirtd.log"
 BIN = STAGE / "bin"
 PYTHON = STAGE / "python"
 _QEMU = Path("/usr/bin/qemu-system-x86_64")
+_USER = "libvirt-qemu"
 _DEADLINE_S = 30.0
 _FOLDERS = (
     "/etc/libvirt",
@@ -58,6 +59,7 @@ def prepare(cache: Path | None) -> None:
     kept = None if cache is None else os.open(cache, os.O_PATH)
     for name in _FOLDERS:
         private_folder(Path(name))
+    _add_user()
     modules = Path("/lib/modules") / os.uname().release
     modules.mkdir()
     (modules / "modules.alias").touch()  # nodedev-detach reads it
@@ -67,6 +69,25 @@ def prepare(cache: Path | None) -> None:
         mount(f"/proc/self/fd/{kept}", "/var/cache/libvirt", None, BIND)
     Path("/run/udev/data").mkdir(parents=True)
     Path("/run/udev/control").touch()  # libudev: udevd is there, so it listens
+
+
+def _add_user() -> None:
+    """Debian's libvirt wants its QEMU user to exist even where the configuration names another;
+    the package that would add it also starts services."""
+    import pwd
+
+    try:
+        pwd.getpwnam(_USER)
+        return
+    except KeyError:
+        pass
+    for name, line in (
+        ("passwd", f"{_USER}:x:64055:64055::/:/bin/false"),
+        ("group", f"{_USER}:x:64055:"),
+    ):
+        private = STAGE / name
+        private.write_text(Path(f"/etc/{name}").read_text() + line + "\n")
+        mount(private, f"/etc/{name}", None, BIND)
 
 
 def install_tools(*, nvidia: bool, sriov_manage: bool) -> None:
@@ -103,9 +124,23 @@ def start(*, start_guests: bool) -> subprocess.Popen[bytes]:
     deadline = time.monotonic() + _DEADLINE_S
     while not SOCKET.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise HostError(f"libvirtd did not start: {read_log()[-500:]}")
+            raise _did_not_start()
         time.sleep(0.005)
+    # The socket is there before the drivers are, and a driver that fails ends the daemon.
+    if shutil.which("virsh") is not None:
+        asked = subprocess.run(["virsh", "-q", "-c", "qemu:///system", "uri"], capture_output=True)
+        if asked.returncode != 0:
+            raise _did_not_start()
     return process
+
+
+def _did_not_start() -> HostError:
+    errors = [line for line in read_log().splitlines() if ": error :" in line]
+    said = errors[-1].partition(": error :")[2].strip() if errors else "its log says no error"
+    return HostError(
+        f"libvirtd did not start on the simulated host: {said}",
+        hint="see its log with --log FILE, or take --no-libvirtd",
+    )
 
 
 def _replace_qemu() -> None:
