@@ -128,9 +128,13 @@ def stale(plan: Plan, host: Host, reservations: Sequence[Reservation]) -> tuple[
     for fact in plan.facts:
         now = observe(host, reservations, fact)
         if not _holds(fact, now):
-            wanted = f"at least {fact.value}" if fact.compare == "at least" else fact.value
-            found.append(f"{fact.attribute} of {fact.subject} was {wanted} and is {now}")
+            wanted = f"at least {fact.value}" if fact.compare == "at least" else _said(fact.value)
+            found.append(f"{fact.attribute} of {fact.subject} was {wanted} and is {_said(now)}")
     return tuple(found)
+
+
+def _said(value: Value) -> Value:
+    return "nothing" if value is None else value
 
 
 def _holds(fact: Fact, now: Value) -> bool:

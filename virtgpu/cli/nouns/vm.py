@@ -119,7 +119,7 @@ def vm_undefine(world: World, name: str, keep_slice: bool, dry_run: bool) -> Non
         show_plan(world, host.plan_undefine(name, keep_slices=keep_slice))
         return
     result = host.undefine(name, keep_slices=keep_slice, progress=step_progress(world))
-    finished(world, result, "given back")
+    finished(world, result, "kept" if keep_slice else "given back")
 
 
 @verb(command, name="list", example="virtgpu vm list")
