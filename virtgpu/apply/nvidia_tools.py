@@ -124,5 +124,8 @@ def _check(done: Completed, what: str) -> None:
 
 
 def _line(done: Completed) -> str:
+    """What the tool said, in one line: the first, or the last where it broke down itself."""
     lines = [one.strip() for one in (done.stderr + "\n" + done.stdout).splitlines() if one.strip()]
-    return lines[0] if lines else "it said nothing"
+    if not lines:
+        return "it said nothing"
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
