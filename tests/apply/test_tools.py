@@ -45,9 +45,9 @@ def test_a_short_use_by_another_client_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_after_five_tries_the_holder_is_named(tmp_path: Path) -> None:
-    door = Answering(tmp_path, *[LOCKED] * 5)
-    with door.changing() as kernel:
+    with hosts.Spy("h100x2-mig-vgpu", tmp_path).changing() as kernel:
         kernel.holders.append(Process(pid=50000, command="dcgm", files=["/dev/nvidiactl"]))
+    door = Answering(tmp_path, *[LOCKED] * 5)
     with pytest.raises(Conflict, match=r"in use by pid 50000 \(dcgm\).*unbindLock"):
         nvidia_tools.sriov_manage(door, None, CARD, on=False)
 
