@@ -10,6 +10,7 @@ from tests.support.trees import CASES
 from virtgpu.domain import check, read, render, template, topology
 from virtgpu.domain.target import PCI_DISPLAY, Target
 from virtgpu.errors import Conflict
+from virtgpu.model.attachment import Attachment
 
 
 def case(name: str) -> bytes:
@@ -120,6 +121,14 @@ def test_l06_rendering_sets_no_memory_limit() -> None:
             assert b"hard_limit" not in xml
 
 
+OTHER = "4b200000-0000-4000-8000-00000000bbbb"
+
+
+def devices(*slices: Attachment) -> tuple[read.HostDevice, ...]:
+    """As a guest's finished XML gives them."""
+    return read.guest(render(None, name="new", uuid=None, attachments=slices)).devices
+
+
 class TestL08:
     """https://github.com/truenas/middleware/pull/18767"""
 
@@ -132,22 +141,22 @@ class TestL08:
     def test_the_device_of_another_guest_is_refused_with_its_name(self) -> None:
         guests = [read.guest(case("L08-one"))]
         with pytest.raises(Conflict, match="guest 'one'"):
-            read.require_free([whole("0000:65:00.0")], guests)
+            read.require_free(devices(whole("0000:65:00.0")), guests)
 
     def test_the_same_holds_for_mediated_devices_in_any_spelling(self) -> None:
         text = render(None, name="one", uuid=None, attachments=(mdev(),))
         other = read.guest(text.replace(MDEV.encode(), MDEV.replace("-", "").upper().encode()))
         with pytest.raises(Conflict, match="guest 'one'"):
-            read.require_free([mdev(MDEV.upper(), slice_id="x")], [other])
+            read.require_free(devices(mdev(MDEV.upper(), slice_id=OTHER)), [other])
 
     def test_the_guests_own_definition_is_no_obstacle(self) -> None:
         guest = read.Guest(
             name="one", uuid="u1", devices=(read.HostDevice(pci=pci("0000:65:00.0")),)
         )
-        read.require_free([whole("0000:65:00.0")], [guest], uuid="u1")
+        read.require_free(devices(whole("0000:65:00.0")), [guest], uuid="u1")
 
     def test_a_device_of_nobody_is_free(self) -> None:
-        read.require_free([whole("0000:66:00.0")], [read.guest(case("L08-one"))])
+        read.require_free(devices(whole("0000:66:00.0")), [read.guest(case("L08-one"))])
 
 
 class TestL10:

@@ -12,6 +12,7 @@ import pytest
 from tests.support import hosts
 from tests.support.golden import Golden
 from tests.support.scenarios import IDS, SCENARIOS, Scenario
+from virtgpu.api.slices import reserved_by
 from virtgpu.errors import AccessDenied, Conflict, Usage
 from virtgpu.model import codec
 from virtgpu.model.gpu import Gpu, Holder, Host, Mig
@@ -147,12 +148,19 @@ class TestFacts:
         assert any("MIG layout" in one for one in stale(plan, new, ()))
 
     def test_the_plans_name_every_attribute_that_there_is(self, tmp_path: Path) -> None:
-        named = {
-            fact.attribute
-            for number, one in enumerate(SCENARIOS)
-            for fact in planned(read(one.profile, tmp_path / str(number)), one.request).facts
-        }
+        named = set()
+        for number, one in enumerate(SCENARIOS):
+            host = hosts.handle(one.profile, tmp_path / str(number))
+            plan = host.plan(one.request)
+            host.apply(plan)
+            destroying = host.plan_destroy([r.id for r in reserved_by(plan)])
+            named |= {fact.attribute for made in (plan, destroying) for fact in made.facts}
         assert named == set(ATTRIBUTES)
+
+    def test_what_must_be_left_is_left_for_all_of_it(self, tmp_path: Path) -> None:
+        plan = planned(read("a40x2-vendor-vfio", tmp_path), "2xA40-12Q on 0000:51:00.0")
+        left = {fact.attribute: fact.value for fact in plan.facts if fact.compare == "at least"}
+        assert left == {"frame buffer left": 24576, "type left": 2}
 
 
 class TestDestroying:

@@ -50,6 +50,11 @@ def rendered(name: str, *slices: Any, uuid: str = UUID) -> str:
     ).decode()
 
 
+def devices(*slices: Any) -> tuple[read.HostDevice, ...]:
+    """As a guest's finished XML gives them."""
+    return read.guest(rendered("new", *slices)).devices
+
+
 # -- listing and looking
 
 
@@ -151,20 +156,26 @@ def test_capabilities_that_say_nothing_mean_kvm(text: str) -> None:
 def test_a_device_of_another_guest_is_not_free(node: Any) -> None:
     known = [one for guest in guests.list_guests(node) for one in guest.both]
     with pytest.raises(Conflict, match=r"0001:65:00\.0 belongs to guest 'old'") as caught:
-        read.require_free([whole("0001:65:00.0")], known)
+        read.require_free(devices(whole("0001:65:00.0")), known)
     assert "vm show old" in (caught.value.hint or "")
-    read.require_free([whole("0000:65:00.0"), mdev()], known)
-    read.require_free([whole("0001:65:00.0")], known, uuid=THEIRS)
+    read.require_free(devices(whole("0000:65:00.0"), mdev()), known)
+    read.require_free(devices(whole("0001:65:00.0")), known, uuid=THEIRS)
 
 
 def test_a_slice_of_a_guest_that_is_shut_off_is_not_free(connection: Any) -> None:
     guests.define(connection, rendered("g1", mdev()))
     known = [one for guest in guests.list_guests(connection) for one in guest.both]
     with pytest.raises(Conflict, match=MDEV):
-        read.require_free([mdev(slice_id="other")], known)
+        read.require_free(devices(mdev(slice_id=THEIRS)), known)
     guests.undefine(connection, "g1")
     known = [one for guest in guests.list_guests(connection) for one in guest.both]
-    read.require_free([mdev(slice_id="other")], known)
+    read.require_free(devices(mdev(slice_id=THEIRS)), known)
+
+
+def test_a_device_that_is_given_twice_is_refused() -> None:
+    twice = (*devices(whole("0001:65:00.0")), *devices(whole("0001:65:00.0")))
+    with pytest.raises(Conflict, match=r"0001:65:00\.0 is given to the guest twice"):
+        read.require_free(twice, ())
 
 
 # -- whose machine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,12 @@ from virtgpu.model.attachment import Attachment
 from virtgpu.model.gpu import Host
 from virtgpu.model.plan import Plan
 from virtgpu.model.request import Request
-from virtgpu.model.slice import Reservation
+from virtgpu.model.slice import Reservation, Slice, SliceState
 from virtgpu.model.steps import DefineDomain
 
 if TYPE_CHECKING:
     from virtgpu.apply.executor import Progress, Result
+    from virtgpu.domain.read import HostDevice
     from virtgpu.domain.target import Target
     from virtgpu.platforms.libvirt import KnownGuest
 
@@ -56,10 +57,14 @@ class GuestHost(SliceHost):
 
         Slices that were made for this guest before are used where they fit the request.
         """
+        from virtgpu.policy.ledger import join
+
         host, promised = self.read(), self._reservations()
         wanted = [one if isinstance(one, Request) else Request.parse(one) for one in requests]
-        ready, missing = _ready(wanted, promised, name)
-        plan = self._planner(missing, name)(host, promised, self._stuck()) if missing else None
+        stuck_now = self._stuck()
+        unbound = (one for one in promised if one.domain_uuid is None)
+        ready, missing = _ready(wanted, join(host, promised, stuck_now), unbound, name)
+        plan = self._planner(missing, name)(host, promised, stuck_now) if missing else None
         made = ready + (list(reserved_by(plan)) if plan is not None else [])
         return self._xml(host, name, made, plan, shape, uuid=uuid)
 
@@ -144,9 +149,11 @@ class GuestHost(SliceHost):
     ) -> Planner:
         from virtgpu.domain import startable
         from virtgpu.domain.build import check_name
+        from virtgpu.domain.read import guest as read_guest
         from virtgpu.domain.read import require_free
         from virtgpu.plan.define import plan_define
         from virtgpu.platforms import libvirt as guests
+        from virtgpu.policy.ledger import join
 
         check_name(name)
         if make_slices:
@@ -156,22 +163,35 @@ class GuestHost(SliceHost):
                 f"there is a guest {name!r} already",
                 hint=f"see it with: virtgpu vm show {name}; remove it: virtgpu vm undefine {name}",
             )
-        target, known = guests.target(connection), guests.list_guests(connection)
+        target = guests.target(connection)
+        there = guests.list_guests(connection)
+        known = [one for guest in there for one in guest.both]
+        uuids = frozenset(guest.uuid for guest in there)
         uuid = self.door.new_uuid()
+        own = () if shape is None or shape.template is None else read_guest(shape.template).devices
+        defined = {d.pci: one.name or "?" for one in known for d in one.devices if d.pci}
+        defined |= {d.pci: name for d in own if d.pci}
         wanted = [one if isinstance(one, Request) else Request.parse(one) for one in requests]
 
+        def is_free(one: Reservation) -> bool:
+            # Its guest may have been undefined by somebody else's tool.
+            orphan = one.domain_uri == self.connect_uri and one.domain_uuid not in uuids
+            return one.domain_uuid is None or orphan
+
         def make(host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]) -> Plan:
-            ready, missing = _ready(wanted, promised, name)
-            plan = (
-                self._planner(missing, name, uuid)(host, promised, stuck_now) if missing else None
-            )
+            slices = join(host, promised, stuck_now)
+            ready, missing = _ready(wanted, slices, filter(is_free, promised), name)
+            planner = self._planner(missing, name, uuid, defined) if missing else None
+            plan = planner(host, promised, stuck_now) if planner is not None else None
             made = ready + (list(reserved_by(plan)) if plan is not None else [])
             attached = self._attachments(host, made, plan)
             refusal = startable(target, attached)
             if refusal is not None:
                 raise refusal
-            require_free(attached, [one for guest in known for one in guest.both])
             xml = self._xml(host, name, made, plan, shape, uuid=uuid, target=target)
+            require_free(read_guest(xml).devices, known)
+            if make_slices:
+                _refuse_taken(own, slices)
             return plan_define(
                 plan if make_slices else None,
                 uri=self.connect_uri,
@@ -206,10 +226,7 @@ class GuestHost(SliceHost):
 
         with self.libvirt() as connection:
             guest = guests.guest(connection, name)
-            if guest.is_active:
-                raise Conflict(
-                    f"guest {name!r} is running", hint=f"shut it down first: virsh shutdown {name}"
-                )
+            guests.require_undefinable(connection, name)
             xml = guests.guest_xml(connection, name)
 
         def make(host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]) -> Plan:
@@ -217,13 +234,14 @@ class GuestHost(SliceHost):
             taken = None
             if mine and not keep_slices:
                 ids = [one.id for one in mine]
-                taken = self._taker(ids, False)(host, promised, stuck_now)
+                taken = self._taker(ids, False, guest.uuid)(host, promised, stuck_now)
             return plan_undefine(
                 taken,
                 uri=self.connect_uri,
                 name=name,
                 uuid=guest.uuid,
                 xml=xml,
+                has_nvram=guest.definition.has_nvram,
                 kept=mine if keep_slices else (),
                 plan_id=self.door.new_uuid(),
                 host=self.door.label,
@@ -261,10 +279,18 @@ class GuestHost(SliceHost):
 
 
 def _ready(
-    wanted: Sequence[Request], promised: Sequence[Reservation], guest: str
+    wanted: Sequence[Request],
+    slices: Sequence[Slice],
+    promised: Iterable[Reservation],
+    guest: str,
 ) -> tuple[list[Reservation], list[Request]]:
-    """The slices that were made for the guest before and that the requests name, and the rest."""
-    free = [one for one in promised if one.guest == guest and one.domain_uuid is None]
+    """Those of the *promised* slices, in no domain, that were made for the guest before and that
+    the requests name, and the rest.
+
+    Raises `Conflict` for one of them that is not there, or that something was begun with.
+    """
+    states = {one.id: one.state for one in slices}
+    free = [one for one in promised if one.guest == guest]
     ready: list[Reservation] = []
     missing: list[Request] = []
     for request in wanted:
@@ -272,6 +298,34 @@ def _ready(
         if len(fitting) < request.count:
             missing.append(request)
             continue
+        for one in fitting:
+            _require_present(one, states[one.id])
         ready += fitting
         free = [one for one in free if one not in fitting]
     return ready, missing
+
+
+def _require_present(one: Reservation, state: SliceState) -> None:
+    if state is SliceState.ABSENT:
+        raise Conflict(
+            f"slice {one.id} was made for {one.guest} and is not there any more, as after a reboot",
+            hint=f"give it up and ask again: virtgpu slice destroy {one.id}",
+        )
+    if state is not SliceState.PRESENT:
+        raise Conflict(
+            f"what was begun with slice {one.id} of {one.guest} has not ended",
+            hint="virtgpu recover ends it, or says what it waits for",
+        )
+
+
+def _refuse_taken(devices: Sequence[HostDevice], slices: Sequence[Slice]) -> None:
+    """Raise `Conflict` when a slice is on a device that a guest's own template gives it."""
+    for device in devices:
+        for one in slices:
+            place = one.place
+            if device.key in (place.mdev, place.vf, *place.functions):
+                raise Conflict(
+                    f"the template gives {device.key}, which slice {one.id} of"
+                    f" {one.guest or 'nobody we know'} has",
+                    hint="ask for it with --gpu, and leave it out of the template",
+                )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from virtgpu.errors import NotFound, Usage
+from virtgpu.errors import Conflict, NotFound, Usage, VirtgpuError
 from virtgpu.model.gpu import Gpu, Host, SliceType
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.plan import Plan
@@ -166,6 +166,7 @@ class SliceHost:
         requests: Sequence[Request | str],
         guest: str | None,
         domain_uuid: str | None = None,
+        defined: Mapping[PciAddress, str] | None = None,
     ) -> Planner:
         from virtgpu.plan.combine import combine
         from virtgpu.plan.create import plan_create
@@ -187,7 +188,9 @@ class SliceHost:
                     created=created,
                     apply_id=plan_id,
                     domain_uuid=domain_uuid,
+                    domain_uri=self.connect_uri if domain_uuid is not None else None,
                     stuck=stuck_now,
+                    defined=defined,
                 )
                 plans.append(plan)
                 promised = (*promised, *reserved_by(plan))
@@ -195,22 +198,48 @@ class SliceHost:
 
         return make
 
-    def _taker(self, ids: Sequence[str], adopt: bool) -> Planner:
+    def _taker(self, ids: Sequence[str], adopt: bool, undefining: str | None = None) -> Planner:
         from virtgpu.plan.destroy import plan_destroy
         from virtgpu.policy.ledger import join
 
         def make(host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]) -> Plan:
             known = join(host, promised, stuck_now)
+            wanted = [_named(known, one) for one in ids]
+            going = frozenset(one.id for one in wanted)
             return plan_destroy(
                 host,
-                [_named(known, one) for one in ids],
+                wanted,
                 promised,
                 ids=self.door.new_uuid,
                 created=self._now(),
                 adopt=adopt,
+                undefined=self._undefined((r for r in promised if r.id in going), undefining),
             )
 
         return make
+
+    def _undefined(self, promised: Iterable[Reservation], undefining: str | None) -> frozenset[str]:
+        """The UUIDs of domains that had one of these and are not defined any more, and the one
+        that is being undefined. Raises `Conflict` where libvirt does not say."""
+        found = set() if undefining is None else {undefining}
+        for one in promised:
+            uuid = one.domain_uuid
+            if uuid is not None and uuid not in found and not self._is_defined(one, uuid):
+                found.add(uuid)
+        return frozenset(found)
+
+    def _is_defined(self, one: Reservation, uuid: str) -> bool:
+        from virtgpu.host.libvirt_domains import is_known
+
+        try:
+            with self.door.libvirt(one.domain_uri or self.connect_uri) as connection:
+                return is_known(connection, uuid)
+        except VirtgpuError as error:
+            raise Conflict(
+                f"slice {one.id} is guest {one.guest}'s, and whether that is still defined is"
+                f" unknown: {error.message}",
+                hint=error.hint,
+            ) from error
 
     def _now(self) -> str:
         return self.door.now().strftime("%Y-%m-%dT%H:%M:%SZ")

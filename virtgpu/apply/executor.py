@@ -10,7 +10,7 @@ import msgspec
 
 from virtgpu.apply import reservations, stuck
 from virtgpu.apply.journal import Journal
-from virtgpu.apply.locking import HostLock
+from virtgpu.apply.locking import HostLock, is_libvirts
 from virtgpu.apply.observe import Effect, observe
 from virtgpu.apply.perform import Doing, perform
 from virtgpu.apply.recovery import recover
@@ -91,10 +91,19 @@ def apply_saved(
             hint=f"virtgpu --host {plan.host} apply",
         )
 
+    world = World(door, vendors)
+
     def checked(host: Host, promised: tuple[Reservation, ...], stuck_now: tuple[str, ...]) -> Plan:
         reasons = list(stale(plan, host, promised))
         touched = {device for step in plan.steps for device in stuck.devices(step)}
-        reasons += [f"a write to {one} has not come back" for one in stuck_now if one in touched]
+        reasons += [
+            f"what was begun with {one} has not ended" for one in stuck_now if one in touched
+        ]
+        reasons += [
+            seen.found
+            for step in plan.steps
+            if is_libvirts(step) and (seen := observe(world, step)).effect is not Effect.ABSENT
+        ]
         if reasons:
             raise Conflict(
                 f"plan {plan.id} is stale: {reasons[0]}", hint="plan again with --dry-run"

@@ -35,7 +35,6 @@ class Seen(NamedTuple):
 
 
 _ABSENT = Seen(Effect.ABSENT, "it is not there")
-_PRESENT = Seen(Effect.PRESENT, "it is there")
 
 
 def _opposite(seen: Seen) -> Seen:
@@ -43,9 +42,16 @@ def _opposite(seen: Seen) -> Seen:
     return Seen(swapped.get(seen.effect, seen.effect), seen.found)
 
 
-def _reservation(world: World, slice_id: str) -> Seen:
-    found = reservations.get(world.door.state_dir, slice_id)
-    return _ABSENT if found is None else Seen(Effect.PRESENT, f"slice {slice_id} is promised")
+def _reservation(world: World, step: steps.Reserve | steps.Release) -> Seen:
+    wanted = step.reservation
+    found = reservations.get(world.door.state_dir, wanted.id)
+    if found is None:
+        return Seen(Effect.ABSENT, f"slice {wanted.id} is not promised")
+    if found != wanted:
+        return Seen(
+            Effect.OTHER, f"slice {wanted.id} is promised to {found.guest} otherwise by now"
+        )
+    return Seen(Effect.PRESENT, f"slice {wanted.id} is promised")
 
 
 def _driver(world: World, step: steps.BindDriver) -> Seen:
@@ -175,15 +181,18 @@ def _undefined(world: World, step: steps.UndefineDomain) -> Seen:
     with world.door.libvirt(step.uri) as connection:
         domain = lookup(connection, step.name)
         if domain is None:
-            return _PRESENT
+            return Seen(Effect.PRESENT, f"there is no guest {step.name!r}")
         uuid = domain.UUIDString()
-        effect = Effect.ABSENT if uuid == step.uuid else Effect.OTHER
-        return Seen(effect, f"guest {step.name!r} has UUID {uuid}")
+        if uuid != step.uuid:
+            return Seen(Effect.OTHER, f"guest {step.name!r} has UUID {uuid}")
+        if step.exact and lookup_xml(connection, step.name) != step.xml:
+            return Seen(Effect.OTHER, f"guest {step.name!r} was edited")
+        return Seen(Effect.ABSENT, f"guest {step.name!r} is defined")
 
 
 _LOOK: dict[type[Any], Callable[[World, Any], Seen]] = {
-    steps.Reserve: lambda world, step: _reservation(world, step.reservation.id),
-    steps.Release: lambda world, step: _opposite(_reservation(world, step.reservation.id)),
+    steps.Reserve: _reservation,
+    steps.Release: lambda world, step: _opposite(_reservation(world, step)),
     steps.BindDriver: _driver,
     steps.SetVfs: _vfs,
     steps.SetMigMode: _mig_mode,

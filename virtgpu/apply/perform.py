@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from virtgpu.apply import nvidia_tools, reservations
 from virtgpu.apply.observe import current_type, vfs_of
 from virtgpu.apply.world import World, mdev_holders, refuse_held, vfio_holders
-from virtgpu.errors import Capacity, HostError, NotFound
+from virtgpu.errors import Capacity, Config, HostError, NotFound
 from virtgpu.host import libvirt_domains, paths
 from virtgpu.host.door import OnChild
 from virtgpu.inventory.reader import Reader
@@ -193,7 +193,14 @@ def _clear_vgpu(doing: Doing, step: steps.ClearVgpuType) -> None:
 
 
 def _define(doing: Doing, step: steps.DefineDomain) -> None:
+    from virtgpu.domain import read
+
     with doing.world.door.libvirt(step.uri) as connection:
+        others = []
+        for text in libvirt_domains.definitions(connection):
+            with suppress(Config):  # one that we cannot read hides its devices, not the others
+                others.append(read.guest(text))
+        read.require_free(read.guest(step.xml).devices, others, uuid=step.uuid)
         uuid = libvirt_domains.define(connection, step.xml)
     if uuid != step.uuid:
         raise HostError(f"libvirt gave guest {step.name!r} UUID {uuid}, not {step.uuid}")

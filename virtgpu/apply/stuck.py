@@ -1,15 +1,17 @@
-"""Devices whose write has not come back: nothing else is done to them while its child lives."""
+"""What is not settled: devices whose write has not come back (nothing else is done to them while
+its child lives), and slices of an apply that has not ended."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from virtgpu.apply import journal
-from virtgpu.errors import Config
+from virtgpu.errors import VirtgpuError
 from virtgpu.host.door import Child, Door
 from virtgpu.model import steps
 from virtgpu.model.plan import Plan
+from virtgpu.model.slice import Reservation
 from virtgpu.model.steps import Step
 
 
@@ -22,23 +24,27 @@ class StuckWrite(NamedTuple):
 
 
 def load(door: Door) -> tuple[str, ...]:
-    """The PCI addresses and mdev UUIDs that are stuck now."""
+    """The PCI addresses and mdev UUIDs that are stuck now, and the ids of slices whose making or
+    taking has not ended. A journal that cannot be read names none: recovery says so."""
     found: set[str] = set()
     for path in journal.files(door.state_dir):
-        one = of_journal(door, path)
+        try:
+            lines = journal.peek(path)
+        except VirtgpuError:
+            continue
+        one = of_lines(door, lines)
         if one is not None:
             found.update(devices(one.step))
+        plan = lines[0].plan if lines else None
+        found.update(one.id for one in reservations_of(plan))
     return tuple(sorted(found))
 
 
-def of_journal(door: Door, path: Path) -> StuckWrite | None:
-    """The living child of one journal; None when it has none (one that cannot be read has none:
-    recovery says so)."""
-    try:
-        lines = journal.peek(path)
-    except Config:
-        return None
-    return of_lines(door, lines)
+def reservations_of(plan: Plan | None) -> Iterator[Reservation]:
+    """The promises that a plan makes or gives up."""
+    for step in plan.steps if plan is not None else ():
+        if isinstance(step, steps.Reserve | steps.Release):
+            yield step.reservation
 
 
 def of_lines(door: Door, lines: list[journal.Line]) -> StuckWrite | None:

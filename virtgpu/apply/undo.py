@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from virtgpu.apply import journal as journals
-from virtgpu.apply import reservations
+from virtgpu.apply import reservations, stuck
 from virtgpu.apply.journal import Journal
 from virtgpu.apply.locking import HostLock
 from virtgpu.apply.observe import Effect, observe
@@ -12,7 +12,6 @@ from virtgpu.apply.world import World
 from virtgpu.errors import Conflict, HostError
 from virtgpu.model import steps
 from virtgpu.model.gpu import Gpu
-from virtgpu.model.slice import Reservation
 from virtgpu.model.steps import Step, inverse
 
 _SHARED = (steps.SetVfs, steps.SetMigMode, steps.SetMixedSize)
@@ -22,8 +21,11 @@ def undo_all(world: World, journal: Journal, lock: HostLock) -> None:
     """Undo every step that was begun and not undone, the last one first.
 
     Raises the `VirtgpuError` (or `Stuck`) of the first one that cannot be undone; the rest then
-    stays, and the journal remembers it.
+    stays, and the journal remembers it. Raises `Conflict` before anything is undone when one of
+    its slices is another's by now, or a guest is undefined already: that only recovery can finish.
     """
+    for number in journals.begun(journal.lines):
+        _refuse_past(world, journal.plan.steps[number])
     for number in reversed(journals.begun(journal.lines)):
         step = journal.plan.steps[number]
         lock.suit(step, f"undo of step {number + 1}, {step_name(step)}")
@@ -43,6 +45,20 @@ def _undo_one(world: World, journal: Journal, number: int, step: Step) -> None:
         if seen.effect is not Effect.PRESENT:
             raise HostError(f"undoing {step_name(step)} had no effect: {seen.found}")
     journal.undone(number)
+
+
+def _refuse_past(world: World, step: Step) -> None:
+    """Raise `Conflict` for what must not be undone any more."""
+    match step:
+        case steps.UndefineDomain() if observe(world, step).effect is Effect.PRESENT:
+            raise Conflict(
+                f"guest {step.name!r} is undefined and cannot be brought back as it was",
+                hint="virtgpu recover finishes it",
+            )
+        case steps.Reserve():
+            seen = observe(world, step)
+            if seen.effect is Effect.OTHER:
+                raise Conflict(seen.found, hint="see it with: virtgpu slice list")
 
 
 def step_name(step: Step) -> str:
@@ -65,21 +81,12 @@ def _refuse_used(world: World, journal: Journal, step: Step) -> None:
 def other_user(world: World, journal: Journal, step: Step) -> str | None:
     """Who beside this plan uses the card, in words; None when nobody does."""
     assert isinstance(step, _SHARED)
-    mine = _own_ids(journal)
+    mine = {one.id for one in stuck.reservations_of(journal.plan)}
     for one in reservations.load(world.door.state_dir):
         if one.place.gpu == step.address and one.id not in mine:
             return f"slice {one.id} of {one.guest or 'nobody'} is on the card"
     gpu = world.read().gpu(step.address)
     return None if gpu is None else _found_on(gpu)
-
-
-def _own_ids(journal: Journal) -> set[str]:
-    found: set[str] = set()
-    for step in journal.plan.steps:
-        reservation: Reservation | None = getattr(step, "reservation", None)
-        if reservation is not None:
-            found.add(reservation.id)
-    return found
 
 
 def _found_on(gpu: Gpu) -> str | None:

@@ -47,13 +47,15 @@ class HostDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 class Guest(msgspec.Struct, frozen=True, kw_only=True):
     """What a domain's XML says. *attachments* are our slices with their devices, *devices* all
-    host devices, *warnings* what of ours cannot be read or does not fit together."""
+    host devices, *warnings* what of ours cannot be read or does not fit together; *has_nvram*
+    when its firmware's variables are in a file of its own."""
 
     name: str | None
     uuid: str | None
     attachments: tuple[Attachment, ...] = ()
     devices: tuple[HostDevice, ...] = ()
     warnings: tuple[str, ...] = ()
+    has_nvram: bool = False
 
 
 def guest(xml: bytes | str, source: str = "domain XML") -> Guest:
@@ -71,6 +73,7 @@ def guest_of(root: etree._Element) -> Guest:
         attachments=attachments,
         devices=devices,
         warnings=warnings,
+        has_nvram=root.find("os/nvram") is not None,
     )
 
 
@@ -164,9 +167,10 @@ def _with_devices(attachment: Attachment, devices: Sequence[HostDevice]) -> Atta
 
 
 def require_free(
-    attachments: Iterable[Attachment], guests: Iterable[Guest], *, uuid: str | None = None
+    devices: Iterable[HostDevice], guests: Iterable[Guest], *, uuid: str | None = None
 ) -> None:
-    """Raise `Conflict` when another guest's definition has one of these devices.
+    """Raise `Conflict` when another guest's definition has one of these devices, or one is given
+    twice.
 
     *uuid* is the guest that they are for; its own definition is no obstacle.
     """
@@ -176,12 +180,14 @@ def require_free(
         if uuid is None or other.uuid != uuid
         for device in other.devices
     }
-    for attachment in attachments:
-        mine = (attachment.mdev.lower(),) if attachment.mdev else attachment.functions
-        for key in mine:
-            owner = owners.get(key)
-            if owner is not None:
-                raise Conflict(
-                    f"{key} belongs to guest {owner.name!r} already",
-                    hint=f"see it with: virtgpu vm show {owner.name}",
-                )
+    seen: set[str] = set()
+    for device in devices:
+        owner = owners.get(device.key)
+        if owner is not None:
+            raise Conflict(
+                f"{device.key} belongs to guest {owner.name!r} already",
+                hint=f"see it with: virtgpu vm show {owner.name}",
+            )
+        if device.key in seen:
+            raise Conflict(f"{device.key} is given to the guest twice", hint="look at its template")
+        seen.add(device.key)

@@ -90,12 +90,44 @@ def define(connection: Any, xml: str) -> str:
         return str(domain.UUIDString())
 
 
-def undefine(connection: Any, name: str) -> None:
-    """Undefine a guest that is shut off, with its NVRAM, managed save and checkpoint metadata.
+def definitions(connection: Any) -> tuple[str, ...]:
+    """What every guest is defined as and what it runs with now, as XML."""
+    import libvirt
 
-    Raises `NotFound`, and `Conflict` when it runs: undefining would only make it transient.
-    A guest with snapshots is refused by libvirt; they are the operator's to delete.
+    found = []
+    with translating("libvirt does not list its guests"):
+        for domain in connection.listAllDomains():
+            try:
+                found.append(str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)))
+                if domain.isActive():
+                    found.append(str(domain.XMLDesc(0)))
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # it went meanwhile
+                    raise
+    return tuple(found)
+
+
+def is_known(connection: Any, uuid: str) -> bool:
+    """Whether there is a guest of that UUID."""
+    import libvirt
+
+    try:
+        connection.lookupByUUIDString(uuid)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return False
+        raise translated(error, f"guest {uuid}") from error
+    return True
+
+
+def require_undefinable(connection: Any, name: str) -> Any:
+    """The domain of that name, when undefining it would lose nothing but its NVRAM.
+
+    Raises `NotFound`; `Conflict` when it runs (undefining would only make it transient), or has a
+    saved state, snapshots or checkpoints: they are the operator's to delete.
     """
+    import libvirt
+
     domain = lookup(connection, name)
     if domain is None:
         raise NotFound(f"there is no guest {name!r}", hint=_HINTS[NotFound])
@@ -105,28 +137,35 @@ def undefine(connection: Any, name: str) -> None:
                 f"guest {name!r} is running and is not undefined",
                 hint=f"shut it down first: virsh shutdown {name}",
             )
-        _undefine(domain)
+        for has, what, hint in (
+            (domain.hasManagedSaveImage, "a saved state", f"virsh managedsave-remove {name}"),
+            (domain.snapshotNum, "snapshots", f"virsh snapshot-list {name}"),
+            (domain.listAllCheckpoints, "checkpoints", f"virsh checkpoint-list {name}"),
+        ):
+            try:
+                found = has()
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+                    raise
+                continue  # this hypervisor has no such thing
+            if found:
+                raise Conflict(f"guest {name!r} has {what}, which would be lost", hint=hint)
+    return domain
 
 
-def _undefine(domain: Any) -> None:
+def undefine(connection: Any, name: str) -> None:
+    """Undefine a guest that is shut off, with its NVRAM; raises what `require_undefinable` does."""
     import libvirt
 
-    # The flags that a driver knows differ (the test driver has no NVRAM): from all to none.
-    full = (
-        libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
-        | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
-        | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-    )
+    domain = require_undefinable(connection, name)
     refused = (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_NO_SUPPORT)
-    for flags in (full, libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE):
+    with translating(f"guest {name!r} cannot be undefined"):
         try:
-            domain.undefineFlags(flags)
+            domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_NVRAM)
         except libvirt.libvirtError as error:
             if error.get_error_code() not in refused:
                 raise
-        else:
-            return
-    domain.undefine()
+            domain.undefine()  # a driver without NVRAM does not know the flag
 
 
 @contextmanager

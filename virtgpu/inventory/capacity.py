@@ -191,7 +191,10 @@ def _plain_vfs(room: Room) -> Offer:
         if room.slicing.enable_vfs == "sriov_numvfs":
             how = f"sriov_numvfs can turn on up to {room.total_vfs}, and ends its use as whole card"
         return Offer(type=kind, available=0, reason=f"VFs of {room.address} are off: {how}")
-    free = tuple(vf for vf in vfs if not _is_given(vf, vfs))
+    drivers = {vf.address: vf.driver for vf in vfs}
+    free = tuple(
+        vf for vf in vfs if not vf.holders and is_empty(vf) and not is_set_aside(vf, drivers)
+    )
     if any(vf.holders is None for vf in free):
         reason = f"who has the VFs of {room.address} open is unknown: /proc cannot be read in full"
         return Offer(type=kind, available=None, reason=reason)
@@ -200,11 +203,12 @@ def _plain_vfs(room: Room) -> Offer:
     return Offer(type=kind, available=len(free), vfs=tuple(vf.address for vf in free))
 
 
-def _is_given(vf: Vf, siblings: tuple[Vf, ...]) -> bool:
-    # Bound to vfio-pci alone among its siblings: somebody has taken this one. Where all are,
-    # the administrator has set them aside for guests.
-    alone = vf.driver == "vfio-pci" and any(one.driver != "vfio-pci" for one in siblings)
-    return bool(vf.holders) or alone or not is_empty(vf)
+def is_set_aside(vf: Vf, drivers: Mapping[PciAddress, str | None]) -> bool:
+    """Whether somebody has taken the VF for a guest of his: bound to vfio-pci alone among its
+    siblings, of which *drivers* has what each is bound to. Where all are, the administrator has
+    set them aside for guests."""
+    alone = any(driver != "vfio-pci" for driver in drivers.values())
+    return drivers[vf.address] == "vfio-pci" and alone
 
 
 def _why_none(room: Room, kind: SliceType, vfs: tuple[PciAddress, ...]) -> str | None:

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from virtgpu.model import codec
+from virtgpu.model.names import Uuid
 from virtgpu.model.steps import Step
 
 
@@ -31,7 +32,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     version: int = 1
     kind: Literal["plan"] = "plan"
-    id: str
+    id: Uuid
     host: str
     created: str
     goal: Literal["make", "take"]
@@ -42,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     digest: str = ""
 
     def sealed(self) -> Plan:
-        """The same plan with the digest of its facts and steps."""
+        """The same plan with the digest of all else."""
         return msgspec.structs.replace(self, digest=self._digest())
 
     def describe(self) -> str:
@@ -60,5 +61,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def _digest(self) -> str:
         import hashlib  # late: only a plan that leaves us is sealed
 
-        body = codec.encode((self.host, self.goal, self.facts, self.steps))
+        body = codec.encode(msgspec.structs.replace(self, digest=""))
         return hashlib.sha256(body).hexdigest()

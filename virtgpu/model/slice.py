@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from virtgpu.model.gpu import Holder, Mechanism
+from virtgpu.model.names import KernelName, Uuid
 from virtgpu.model.pci import PciAddress
 
 
@@ -24,37 +25,39 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     gpu: PciAddress
     functions: tuple[PciAddress, ...] = ()
     vf: PciAddress | None = None
-    mdev: str | None = None
-    type_id: str | None = None
+    mdev: Uuid | None = None
+    type_id: KernelName | None = None
     type_name: str | None = None
     framebuffer_mib: int | None = None
     gi_profile_id: int | None = None
     gi_start: int | None = None
     gi_size: int | None = None
-    previous_drivers: tuple[str | None, ...] = ()
+    previous_drivers: tuple[KernelName | None, ...] = ()
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One slice promised; one file in the state directory, written before the hardware.
 
     *id* is the slice's id for life (for an mdev also its UUID). *guest* is the
-    name that it is for, *domain_uuid* the libvirt domain that may use it.
+    name that it is for, *domain_uuid* the libvirt domain that has it, defined at *domain_uri*.
     *created* is RFC 3339 in UTC. *apply_id* names the apply that made it.
     """
 
-    id: str
+    id: Uuid
     request: str
     place: Place
     created: str
-    apply_id: str
+    apply_id: Uuid
     guest: str | None = None
     domain_uuid: str | None = None
+    domain_uri: str | None = None
     version: int = 1
 
 
 class SliceState(StrEnum):
     """*present*: promised and there; *absent*: promised, not there (after a reboot);
-    *foreign*: there, not promised by us; *stuck*: a write to it has not come back."""
+    *foreign*: there, not promised by us; *stuck*: an apply that makes or takes it has not ended: it
+    is at work, or a write has not come back, or it was cut off and cannot be recovered yet."""
 
     PRESENT = "present"
     ABSENT = "absent"

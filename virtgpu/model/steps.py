@@ -6,8 +6,11 @@ reads back and undoes. `inverse` is pure.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from virtgpu.model.names import KernelName, Uuid
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.slice import Reservation
 
@@ -38,10 +41,10 @@ class BindDriver(_Step, tag="bind-driver", frozen=True, kw_only=True):
     """
 
     address: PciAddress
-    driver: str | None
-    override: str | None
-    previous_driver: str | None
-    previous_override: str | None
+    driver: KernelName | None
+    override: KernelName | None
+    previous_driver: KernelName | None
+    previous_override: KernelName | None
 
 
 class SetVfs(_Step, tag="set-vfs", frozen=True, kw_only=True):
@@ -50,7 +53,7 @@ class SetVfs(_Step, tag="set-vfs", frozen=True, kw_only=True):
     address: PciAddress
     count: int
     previous: int
-    tool: str
+    tool: Literal["sriov_numvfs", "sriov-manage"]
 
 
 class SetMigMode(_Step, tag="set-mig-mode", frozen=True, kw_only=True):
@@ -94,18 +97,18 @@ class DestroyGpuInstance(_Step, tag="destroy-gpu-instance", frozen=True, kw_only
 class CreateMdev(_Step, tag="create-mdev", frozen=True, kw_only=True):
     """Write *uuid* to the type's `create` below *parent* (a PF or a VF)."""
 
-    uuid: str
+    uuid: Uuid
     parent: PciAddress
-    type_id: str
+    type_id: KernelName
     type_name: str | None = None
 
 
 class RemoveMdev(_Step, tag="remove-mdev", frozen=True, kw_only=True):
     """Write 1 to the `remove` of an mdev that nobody holds."""
 
-    uuid: str
+    uuid: Uuid
     parent: PciAddress
-    type_id: str
+    type_id: KernelName
     type_name: str | None = None
 
 
@@ -117,7 +120,7 @@ class SetVgpuType(_Step, tag="set-vgpu-type", frozen=True, kw_only=True):
     """
 
     vf: PciAddress
-    type_id: str | None
+    type_id: KernelName | None
     type_name: str
 
 
@@ -125,7 +128,7 @@ class ClearVgpuType(_Step, tag="clear-vgpu-type", frozen=True, kw_only=True):
     """Write 0 to the VF's `nvidia/current_vgpu_type`, nobody holding it."""
 
     vf: PciAddress
-    type_id: str | None
+    type_id: KernelName | None
     type_name: str
 
 
@@ -134,18 +137,22 @@ class DefineDomain(_Step, tag="define-domain", frozen=True, kw_only=True):
 
     uri: str
     name: str
-    uuid: str
+    uuid: Uuid
     xml: str
     previous_xml: str | None = None
 
 
 class UndefineDomain(_Step, tag="undefine-domain", frozen=True, kw_only=True):
-    """Undefine a libvirt domain that is shut off; *xml* is what undo defines again."""
+    """Undefine a libvirt domain that is shut off, with its NVRAM; done, it is not undone.
+
+    *xml* is its definition; *exact*: it goes only while it is still defined by that very text.
+    """
 
     uri: str
     name: str
-    uuid: str
+    uuid: Uuid
     xml: str
+    exact: bool = False
 
 
 Step = (

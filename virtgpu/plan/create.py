@@ -6,19 +6,20 @@ any of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from virtgpu.model import steps
 from virtgpu.model.gpu import Gpu, Host, Mechanism
+from virtgpu.model.pci import PciAddress
 from virtgpu.model.plan import Fact, Plan
 from virtgpu.model.request import Request
 from virtgpu.model.slice import Place, Reservation
 from virtgpu.model.steps import Step
-from virtgpu.plan.facts import facts_for
+from virtgpu.plan.facts import facts_for, merged
 from virtgpu.policy.choice import choose
-from virtgpu.policy.ledger import VFIO_PCI, join, vf_of
+from virtgpu.policy.ledger import VFIO_PCI, claimed, join, vf_of
 from virtgpu.policy.options import Option
 
 NewId = Callable[[], str]
@@ -34,25 +35,30 @@ def plan_create(
     created: str,
     apply_id: str,
     domain_uuid: str | None = None,
+    domain_uri: str | None = None,
     stuck: Sequence[str] = (),
+    defined: Mapping[PciAddress, str] | None = None,
 ) -> Plan:
     """The plan that reserves and makes what *request* asks for.
 
-    *ids* gives a fresh UUID at each call, *created* is RFC 3339. Raises what `choose` raises.
+    *ids* gives a fresh UUID at each call, *created* is RFC 3339. *defined* are PCI functions that
+    definitions give to guests, with their names. Raises what `choose` raises.
     """
-    options = choose(host, request, join(host, reservations, stuck), guest=guest, stuck=stuck)
+    slices = join(host, reservations, stuck)
+    slices += claimed(host, slices, defined or {})
+    options = choose(host, request, slices, guest=guest, stuck=stuck)
     reserved: list[Step] = []
     done: list[Step] = []
-    facts: dict[tuple[str, str], Fact] = {}
+    facts: list[Fact] = []
+    others = [one for one in reservations if one.apply_id != apply_id]
     prepared: set[tuple[str, str]] = set()
     for option in _enough_vfs(options):
         gpu = host.gpu(option.place.gpu)
         assert gpu is not None
         reservation = _reservation(
-            host, option, request, ids(), guest, domain_uuid, created, apply_id
+            host, option, request, ids(), guest, (domain_uuid, domain_uri), created, apply_id
         )
-        for fact in facts_for(host, option.place, option.prepare, reservation.id):
-            facts.setdefault((fact.subject, fact.attribute), fact)
+        facts += facts_for(host, option.place, option.prepare, reservation.id, others)
         reserved.append(steps.Reserve(reservation=reservation))
         done += _preparations(gpu, option, prepared)
         done += _making(gpu, reservation.place)
@@ -63,7 +69,7 @@ def plan_create(
         goal="make",
         summary=f"make {request}" + (f" for {guest}" if guest else ""),
         why=tuple(option.why for option in options),
-        facts=tuple(facts.values()),
+        facts=merged(facts),
         steps=(*reserved, *done),
     )
 
@@ -88,7 +94,7 @@ def _reservation(
     request: Request,
     slice_id: str,
     guest: str | None,
-    domain_uuid: str | None,
+    domain: tuple[str | None, str | None],
     created: str,
     apply_id: str,
 ) -> Reservation:
@@ -107,7 +113,8 @@ def _reservation(
         created=created,
         apply_id=apply_id,
         guest=guest,
-        domain_uuid=domain_uuid,
+        domain_uuid=domain[0],
+        domain_uri=domain[1],
     )
 
 
@@ -125,9 +132,13 @@ def _preparations(gpu: Gpu, option: Option, prepared: set[tuple[str, str]]) -> l
     if prepare.mig and _first(prepared, address, "mig"):
         found.append(steps.SetMigMode(address=address, enabled=True, previous=False))
     if prepare.vfs and _first(prepared, address, "vfs"):
-        tool = gpu.enable_vfs or "sriov_numvfs"
         found.append(
-            steps.SetVfs(address=address, count=prepare.vfs, previous=len(gpu.vfs), tool=tool)
+            steps.SetVfs(
+                address=address,
+                count=prepare.vfs,
+                previous=len(gpu.vfs),
+                tool="sriov-manage" if gpu.enable_vfs == "sriov-manage" else "sriov_numvfs",
+            )
         )
     if prepare.mixed and _first(prepared, address, "mixed"):
         found.append(steps.SetMixedSize(address=address, enabled=True, previous=False))

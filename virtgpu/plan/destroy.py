@@ -1,20 +1,23 @@
 """Taking slices away: the reverse, and the reservation last.
 
-What others share (VFs, MIG mode, mixed size) stays on. Nothing that somebody holds is touched.
+What others share (VFs, MIG mode, mixed size) stays on; a GPU instance goes with the last slice in
+it. Nothing that somebody holds or that a defined guest has is touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import msgspec
 
 from virtgpu.errors import AccessDenied, Conflict, Usage
 from virtgpu.model import steps
-from virtgpu.model.gpu import Gpu, Host, Mechanism
+from virtgpu.model.gpu import Gpu, GpuInstance, Host, Mechanism
 from virtgpu.model.plan import Fact, Plan
 from virtgpu.model.slice import Place, Reservation, Slice, SliceState
 from virtgpu.model.steps import Step
-from virtgpu.plan.facts import observe
-from virtgpu.policy.ledger import VFIO_PCI, vf_of
+from virtgpu.plan.facts import merged, observe, promise_of
+from virtgpu.policy.ledger import VFIO_PCI, join, vf_of
 from virtgpu.policy.taken import holders_text
 
 
@@ -26,37 +29,56 @@ def plan_destroy(
     ids: Callable[[], str],
     created: str,
     adopt: bool = False,
+    undefined: Collection[str] = (),
 ) -> Plan:
     """The plan that destroys these slices and releases their reservations.
 
-    Raises `AccessDenied` for a foreign one without *adopt*, `Conflict` for one that is held, or of
-    which it is unknown who holds it, or whose write has not come back.
+    *undefined* are the UUIDs of domains that are gone, or go by the same plan: a slice of any
+    other domain stays. Raises `AccessDenied` for a foreign one without *adopt*, `Conflict` for one
+    that is held, or of which it is unknown who holds it, or that a defined guest has, or whose
+    write has not come back.
     """
     if not slices:
         raise Usage("no slice was named", hint="see them with: virtgpu slice list")
     if len({one.id for one in slices}) != len(slices):
         raise Usage("a slice is named twice")
     promised = {one.id: one for one in reservations}
-    done: list[Step] = []
+    going = frozenset(one.id for one in slices)
+    rest = tuple(one for one in join(host, reservations) if one.id not in going)
+    taking: list[Step] = []
+    instances: list[Step] = []
+    releases: list[Step] = []
     facts: list[Fact] = []
+    why: list[str] = []
     for one in slices:
-        _refuse(one, adopt=adopt)
+        _refuse(one, adopt=adopt, undefined=undefined)
+        why.append(_why(one, undefined))
         reservation = promised.get(one.id)
         if one.state is not SliceState.ABSENT:
-            done += _taking(host, one.place)
+            taking += _taking(host, one.place)
             facts += _facts(host, reservations, one.place)
+            for instance in _instances(host, one.place):
+                heirs = _users(host, one.place, instance, rest)
+                if not heirs:
+                    instances.append(_destroy_instance(host, one.place, instance))
+                    continue
+                why.append(f"its GPU instance {instance.id} stays: slice {heirs[0].id} is in it")
+                heir = next((promised[h.id] for h in heirs if h.id in promised), None)
+                if heir is not None:
+                    facts += promise_of(heir)
+                    releases += _bequeath(heir, instance)
         if reservation is not None:
-            done.append(steps.Release(reservation=reservation))
-            facts.append(Fact(subject=one.id, attribute="reserved", value=True))
+            releases.append(steps.Release(reservation=reservation))
+            facts += promise_of(reservation)
     return Plan(
         id=ids(),
         host=host.label,
         created=created,
         goal="take",
         summary="destroy " + ", ".join(_called(one) for one in slices),
-        why=tuple(_why(one) for one in slices),
-        facts=tuple(facts),
-        steps=tuple(done),
+        why=tuple(why),
+        facts=merged(facts),
+        steps=(*taking, *instances, *releases),
     )
 
 
@@ -65,24 +87,31 @@ def _called(one: Slice) -> str:
     return f"{one.name or 'slice'} {one.id}{guest}"
 
 
-def _why(one: Slice) -> str:
+def _why(one: Slice, undefined: Collection[str]) -> str:
     if one.state is SliceState.ABSENT:
         return f"{one.id} has no hardware any more: only its reservation goes"
     if one.state is SliceState.FOREIGN:
         return f"{one.id} was not made by virtgpu, and was named with --adopt"
-    return f"{one.id} is on {one.place.vf or one.place.gpu}, and nobody holds it"
+    orphan = one.domain_uuid in undefined
+    last = f", and guest {one.guest} is not defined any more" if orphan else ", and nobody holds it"
+    return f"{one.id} is on {one.place.vf or one.place.gpu}{last}"
 
 
-def _refuse(one: Slice, *, adopt: bool) -> None:
+def _refuse(one: Slice, *, adopt: bool, undefined: Collection[str]) -> None:
     if one.state is SliceState.FOREIGN and not adopt:
         raise AccessDenied(
             f"{_called(one)} was not made by virtgpu",
             hint="if it is to go all the same: virtgpu slice destroy --adopt",
         )
+    if one.domain_uuid is not None and one.domain_uuid not in undefined:
+        raise Conflict(
+            f"{_called(one)} is in the definition of that guest",
+            hint=f"virtgpu vm undefine {one.guest} gives its slices back",
+        )
     if one.state is SliceState.STUCK:
         raise Conflict(
-            f"a write to {_called(one)} has not come back",
-            hint="virtgpu recover says which process does it",
+            f"what was begun with {_called(one)} has not ended, or a write of it has not come back",
+            hint="virtgpu recover ends it, or says what it waits for",
         )
     if one.state is SliceState.ABSENT:
         return
@@ -127,8 +156,6 @@ def _taking(host: Host, place: Place) -> list[Step]:
     elif place.vf is not None:
         name = place.type_name or place.type_id or ""
         found.append(steps.ClearVgpuType(vf=place.vf, type_id=place.type_id, type_name=name))
-    if place.gi_start is not None and place.gi_profile_id is not None:
-        found += _destroy_instance(gpu, place)
     return found
 
 
@@ -173,21 +200,54 @@ def _give_back_vf(gpu: Gpu, place: Place) -> list[Step]:
     ]
 
 
-def _destroy_instance(gpu: Gpu, place: Place) -> list[Step]:
-    names = {one.id: one.name for one in gpu.mig.profiles} if gpu.mig is not None else {}
-    there = [
-        one
-        for one in (gpu.mig.instances if gpu.mig is not None else ())
-        if (one.profile_id, one.start) == (place.gi_profile_id, place.gi_start)
-    ]
-    return [
-        steps.DestroyGpuInstance(
-            address=gpu.address,
-            profile_id=one.profile_id,
-            profile=names.get(one.profile_id, str(one.profile_id)),
-            start=one.start,
-            size=one.size,
-            compute_instance=bool(one.compute_instances),
-        )
-        for one in there
-    ]
+# -- GPU instances
+
+
+def _instances(host: Host, place: Place) -> Iterator[GpuInstance]:
+    """The GPU instance that was made for the slice, where it is still there."""
+    gpu = host.gpu(place.gpu)
+    if place.gi_start is None or gpu is None or gpu.mig is None:
+        return
+    for one in gpu.mig.instances:
+        if (one.profile_id, one.start) == (place.gi_profile_id, place.gi_start):
+            yield one
+
+
+def _users(
+    host: Host, place: Place, instance: GpuInstance, rest: Sequence[Slice]
+) -> tuple[Slice, ...]:
+    """The other slices in the instance; one that does not say where it is counts where its
+    profile fits."""
+    gpu = host.gpu(place.gpu)
+    assert gpu is not None
+
+    def is_in(one: Slice) -> bool:
+        vf = vf_of(gpu, one.place.vf)
+        if one.place.gpu != gpu.address or vf is None or one.state is SliceState.ABSENT:
+            return False
+        if vf.gpu_instance_id is not None:
+            return vf.gpu_instance_id == instance.id
+        return one.place.gi_profile_id == instance.profile_id and one.place.gi_start is None
+
+    return tuple(one for one in rest if is_in(one))
+
+
+def _bequeath(heir: Reservation, instance: GpuInstance) -> tuple[Step, Step]:
+    """From now on the instance goes with this slice."""
+    place = msgspec.structs.replace(heir.place, gi_start=instance.start, gi_size=instance.size)
+    new = msgspec.structs.replace(heir, place=place)
+    return steps.Release(reservation=heir), steps.Reserve(reservation=new)
+
+
+def _destroy_instance(host: Host, place: Place, instance: GpuInstance) -> Step:
+    gpu = host.gpu(place.gpu)
+    profiles = gpu.mig.profiles if gpu is not None and gpu.mig is not None else ()
+    names = {one.id: one.name for one in profiles}
+    return steps.DestroyGpuInstance(
+        address=place.gpu,
+        profile_id=instance.profile_id,
+        profile=names.get(instance.profile_id, str(instance.profile_id)),
+        start=instance.start,
+        size=instance.size,
+        compute_instance=bool(instance.compute_instances),
+    )

@@ -20,6 +20,7 @@ from virtgpu.host.libvirt_domains import (
     define,
     lookup,
     lookup_xml,
+    require_undefinable,
     translated,
     translating,
     undefine,
@@ -35,6 +36,7 @@ __all__ = [
     "list_guests",
     "lookup_xml",
     "require_same_machine",
+    "require_undefinable",
     "target",
     "undefine",
 ]

@@ -6,7 +6,7 @@ a reboot). Hardware that no reservation names is *foreign*: shown, counted, neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from virtgpu.model.gpu import Gpu, Holder, Host, MdevDevice, Mechanism, SliceType, Vf
 from virtgpu.model.pci import PciAddress
@@ -28,6 +28,38 @@ def join(
     claimed |= {_key(one.place) for one in ours if _is_shared_key(one.place)}
     foreign = (one for gpu in host.gpus for one in _found(gpu) if _key(one.place) not in claimed)
     return ours + tuple(_mark_stuck(one, frozenset(stuck)) for one in foreign)
+
+
+def claimed(
+    host: Host, known: Sequence[Slice], devices: Mapping[PciAddress, str]
+) -> tuple[Slice, ...]:
+    """Slices that no reservation names, but that a definition of a guest gives it: *devices* are
+    PCI functions, each with that guest's name. Those of *known* slices are left out."""
+    taken = {address for one in known for address in (one.place.vf, *one.place.functions)}
+    found = []
+    for gpu in host.gpus:
+        functions = {gpu.address, *(function.address for function in gpu.functions)}
+        for address, guest in sorted(devices.items()):
+            if address in taken:
+                continue
+            place = None
+            if vf_of(gpu, address) is not None:
+                place = Place(mechanism=Mechanism.VF, gpu=gpu.address, vf=address)
+            elif address in functions:
+                mine = (address,)
+                place = Place(mechanism=Mechanism.WHOLE, gpu=gpu.address, functions=mine)
+            if place is not None:
+                found.append(
+                    Slice(
+                        id=str(address),
+                        name=str(place.mechanism),
+                        state=SliceState.FOREIGN,
+                        place=place,
+                        guest=guest,
+                        holders=holders_of(host, place),
+                    )
+                )
+    return tuple(found)
 
 
 def is_there(host: Host, place: Place) -> bool:

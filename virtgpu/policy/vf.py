@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from virtgpu.errors import Capacity, Conflict, NotFound, Unsupported
+from virtgpu.inventory.capacity import is_set_aside
 from virtgpu.model.gpu import Gpu, Mechanism, Vf
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.slice import Place
@@ -92,7 +93,7 @@ def _existing(gpu: Gpu, on: PciAddress | None, taken: Taken) -> Offered:
     wanted = tuple(vf for vf in gpu.vfs if on is None or on in (vf.address, gpu.address))
     if not wanted:
         return Refusal(f"{gpu.address} has no VF {on}", NotFound)
-    refusals = tuple(_why_not(gpu, vf, taken) or _set_aside(gpu, vf, on) for vf in wanted)
+    refusals = tuple(_why_not(gpu, vf, taken) or _why_aside(gpu, vf, on, taken) for vf in wanted)
     free = tuple(vf for vf, why in zip(wanted, refusals, strict=True) if why is None)
     if free:
         return (_option(gpu, free[0].address, len(free)),)
@@ -109,10 +110,18 @@ def _existing(gpu: Gpu, on: PciAddress | None, taken: Taken) -> Offered:
     return Refusal(f"none of the {len(gpu.vfs)} VFs of {gpu.address} is free: {said}{limit}")
 
 
-def _set_aside(gpu: Gpu, vf: Vf, on: PciAddress | None) -> Refusal | None:
-    """A VF that somebody has bound for a guest of his, unless it is asked for by its address."""
-    offered = {one for offer in gpu.offers if offer.type.id == "vf" for one in offer.vfs}
-    if on == vf.address or vf.address in offered:
+def set_aside(gpu: Gpu, vf: Vf, taken: Taken) -> bool:
+    """Whether somebody has bound the VF for a guest of his. What our own slices have bound counts
+    by the driver that it had before: it says nothing of its siblings."""
+    drivers = {one.address: one.driver for one in gpu.vfs}
+    for one in taken.on(gpu):
+        if one.place.vf in drivers and one.place.previous_drivers:
+            drivers[one.place.vf] = one.place.previous_drivers[0]
+    return is_set_aside(vf, drivers)
+
+
+def _why_aside(gpu: Gpu, vf: Vf, on: PciAddress | None, taken: Taken) -> Refusal | None:
+    if on == vf.address or not set_aside(gpu, vf, taken):
         return None
     return Refusal(
         f"VF {vf.address} is set aside: it alone is bound to {VFIO_PCI}",

@@ -11,7 +11,7 @@ from virtgpu.model.slice import Place
 from virtgpu.policy import mig, names
 from virtgpu.policy.options import Offered, Option, Prepare, Refusal
 from virtgpu.policy.taken import VGPU, Taken, holders_text, is_free_vf
-from virtgpu.policy.vf import next_vf, why_vfs_stay_off
+from virtgpu.policy.vf import next_vf, set_aside, why_vfs_stay_off
 
 _UNKNOWN_MIB = 1 << 30
 
@@ -79,7 +79,13 @@ def room_left(gpu: Gpu, offer: Offer, taken: Taken) -> tuple[int | None, str | N
 def _plain_left(gpu: Gpu, offer: Offer, taken: Taken) -> tuple[int | None, str | None]:
     if not offer.vfs:
         return offer.available, offer.reason
-    free = [vf for vf in offer.vfs if is_free_vf(gpu, vf, taken)]
+    free = [
+        vf
+        for vf in gpu.vfs
+        if vf.address in offer.vfs
+        and is_free_vf(gpu, vf.address, taken)
+        and not set_aside(gpu, vf, taken)
+    ]
     return len(free), None if free else "all VFs are taken or promised"
 
 
