@@ -40,6 +40,10 @@ def connect(
     """
     from virtgpu.host.state import default_state_dir
 
+    if state_dir is not None and not str(state_dir):
+        raise Usage("the state directory has no name", hint="leave --state-dir out, or name one")
+    if connect_uri is not None and not connect_uri:
+        raise Usage("libvirt's URI is empty", hint="leave --connect out for qemu:///system")
     folder = Path(state_dir) if state_dir is not None else default_state_dir()
     return HostHandle(_door(target, folder.absolute()), connect_uri=connect_uri)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from virtgpu.errors import Conflict, NotFound, Usage, VirtgpuError
-from virtgpu.model.gpu import Gpu, Host, SliceType
+from virtgpu.model.gpu import Gpu, Host
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.plan import Plan
 from virtgpu.model.request import Request
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from virtgpu.apply.recovery import Report
     from virtgpu.host.door import Door
     from virtgpu.inventory.vendor import Vendor
+    from virtgpu.policy.choice import Left
 
 DEFAULT_URI = "qemu:///system"
 # What the executor calls under the lock: the host, what is promised, what is stuck.
@@ -27,7 +28,8 @@ Planner = Callable[[Host, tuple[Reservation, ...], tuple[str, ...]], Plan]
 
 
 class OfferedType(msgspec.Struct, frozen=True, kw_only=True):
-    """One type on one GPU: *available* more can be made now (None: unknown), *reason* why none."""
+    """One type on one GPU: *available* more can be made (None: unknown). *reason* says why none,
+    or what has to change on the card first, which the plan then does."""
 
     id: str
     name: str | None
@@ -83,23 +85,18 @@ class SliceHost:
     def types(self) -> tuple[OfferedType, ...]:
         """Every type of every GPU with what is really left of it, promises counted."""
         from virtgpu.policy.choice import left
-
-        host = self.read()
-        counts = left(host, self._joined(host), self._stuck())
-        return tuple(
-            _offered(gpu, offer.type, counts[gpu.address, offer.type.id])
-            for gpu in host.gpus
-            for offer in gpu.offers
-        )
-
-    def slices(self) -> tuple[Slice, ...]:
-        """Every slice: ours first, then foreign ones."""
-        return self._joined(self.read())
-
-    def _joined(self, host: Host) -> tuple[Slice, ...]:
         from virtgpu.policy.ledger import join
 
-        return join(host, self._reservations(), self._stuck())
+        host, stuck_now = self.read(), self._stuck()
+        slices = join(host, self._reservations(), stuck_now)
+        return tuple(_offered(one) for one in left(host, slices, stuck_now))
+
+    def slices(self) -> tuple[Slice, ...]:
+        """Every slice: ours first, then foreign ones; without those that `damaged` names."""
+        from virtgpu.apply import reservations
+        from virtgpu.policy.ledger import join
+
+        return join(self.read(), reservations.scan(self.door.state_dir)[0], self._stuck())
 
     def _reservations(self) -> tuple[Reservation, ...]:
         from virtgpu.apply import reservations
@@ -155,11 +152,26 @@ class SliceHost:
 
         return apply_saved(self.door, self.vendors, plan, progress=progress)
 
-    def recover(self) -> Report:
-        """Finish or undo what earlier applies were cut off in."""
-        from virtgpu.apply.recovery import recover
+    def check(self, plan: Plan) -> None:
+        """Raise `Conflict` when what a plan that was made before rests on has changed."""
+        from virtgpu.apply.executor import check_saved
 
-        return recover(self.door, self.vendors)
+        promised = self._reservations()
+        check_saved(self.door, self.vendors, plan)(self.read(), promised, self._stuck())
+
+    def recover(self, *, only_look: bool = False) -> Report:
+        """Finish or undo what earlier applies were cut off in; with *only_look* say what there
+        is to do, and touch nothing."""
+        from virtgpu.apply.recovery import look, recover
+
+        return look(self.door) if only_look else recover(self.door, self.vendors)
+
+    def damaged(self) -> tuple[str, ...]:
+        """A sentence for each reservation that cannot be read; while there is one, nothing is
+        given away."""
+        from virtgpu.apply import reservations
+
+        return tuple(error.message for error in reservations.scan(self.door.state_dir)[1])
 
     def _planner(
         self,
@@ -171,6 +183,10 @@ class SliceHost:
         from virtgpu.plan.combine import combine
         from virtgpu.plan.create import plan_create
 
+        if guest is not None:
+            from virtgpu.domain.build import check_name
+
+            check_name(guest)
         wanted = [one if isinstance(one, Request) else Request.parse(one) for one in requests]
         if not wanted:
             raise Usage("no GPU was asked for", hint="--gpu A40-12Q, for example")
@@ -261,8 +277,8 @@ def _named(known: Sequence[Slice], wanted: str) -> Slice:
     raise NotFound(f"there is no slice {wanted!r}", hint="see them with: virtgpu slice list")
 
 
-def _offered(gpu: Gpu, kind: SliceType, left: tuple[int | None, str | None]) -> OfferedType:
-    available, reason = left
+def _offered(left: Left) -> OfferedType:
+    gpu, kind = left.gpu, left.type
     return OfferedType(
         id=kind.id,
         name=kind.name,
@@ -271,7 +287,7 @@ def _offered(gpu: Gpu, kind: SliceType, left: tuple[int | None, str | None]) -> 
         mechanism=kind.mechanism.value,
         framebuffer_mib=kind.framebuffer_mib,
         max_instances=kind.max_instances,
-        available=available,
-        reason=reason,
+        available=left.available,
+        reason=left.note,
         gi_profile=kind.gi_profile,
     )

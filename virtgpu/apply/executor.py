@@ -75,7 +75,10 @@ def load_plan(path: Path) -> Plan:
     raw = state.read(path) or b""
     if len(raw) > _MAX_PLAN_BYTES:
         raise Config(f"{path} has {len(raw)} bytes, too many for a plan")
-    plan = codec.decode(raw, Plan, str(path))
+    try:
+        plan = codec.decode(raw, Plan, str(path))
+    except Config as error:
+        raise Config(error.message, hint="save a plan with: --dry-run -o json > FILE") from error
     if not plan.is_intact():
         raise Config(f"{path}: the plan does not fit its own digest", hint="plan again: --dry-run")
     return plan
@@ -85,10 +88,15 @@ def apply_saved(
     door: Door, vendors: Sequence[Vendor], plan: Plan, *, progress: Progress | None = None
 ) -> Result:
     """Do a plan that was made earlier; raises `Conflict` when what it rests on has changed."""
+    return execute(door, vendors, check_saved(door, vendors, plan), progress=progress)
+
+
+def check_saved(door: Door, vendors: Sequence[Vendor], plan: Plan) -> MakePlan:
+    """A planner that gives this very plan, or raises `Conflict` when it does not hold any more."""
     if plan.host != door.label:
         raise Conflict(
             f"the plan is for host {plan.host}, and this is {door.label}",
-            hint=f"virtgpu --host {plan.host} apply",
+            hint=f"virtgpu --host {plan.host} apply PLAN",
         )
 
     world = World(door, vendors)
@@ -110,7 +118,7 @@ def apply_saved(
             )
         return plan
 
-    return execute(door, vendors, checked, progress=progress)
+    return checked
 
 
 # -- doing

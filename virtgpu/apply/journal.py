@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from virtgpu.errors import Config
+from virtgpu.errors import Config, VirtgpuError
 from virtgpu.host import state
 from virtgpu.host.door import Child
 from virtgpu.host.state import LockedFile
@@ -120,14 +120,29 @@ def peek(path: Path) -> list[Line]:
     return [] if raw is None else _parse(raw, path)[0]
 
 
+def folder(state_dir: Path) -> Path:
+    """Where they are."""
+    return state_dir / "journal"
+
+
 def files(state_dir: Path) -> list[Path]:
     """All journals, by name."""
-    folder = state_dir / "journal"
-    return [folder / name for name in state.names(folder, _SUFFIX)]
+    return [folder(state_dir) / name for name in state.names(folder(state_dir), _SUFFIX)]
+
+
+def is_held(path: Path) -> bool:
+    """Whether the apply of the journal lives (or it has just ended)."""
+    try:
+        file = state.try_lock(path)
+    except VirtgpuError:
+        return False
+    if file is not None:
+        file.close()
+    return file is None
 
 
 def _path(state_dir: Path, plan_id: str) -> Path:
-    return state_dir / "journal" / f"{plan_id}{_SUFFIX}"
+    return folder(state_dir) / f"{plan_id}{_SUFFIX}"
 
 
 # -- what a journal says

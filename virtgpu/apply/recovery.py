@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from virtgpu.apply import journal as journals
-from virtgpu.apply import stuck
+from virtgpu.apply import reservations, stuck
 from virtgpu.apply.journal import Journal
 from virtgpu.apply.locking import HostLock
 from virtgpu.apply.observe import Effect, observe
@@ -19,13 +19,15 @@ from virtgpu.apply.perform import Doing, perform
 from virtgpu.apply.undo import step_name, undo_all
 from virtgpu.apply.world import World
 from virtgpu.errors import HostError, VirtgpuError
+from virtgpu.host import state
 from virtgpu.host.door import Door, Stuck
 from virtgpu.inventory.vendor import Vendor
 from virtgpu.model.plan import Plan
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one journal. *outcome* is `finished`, `undone` or `left` with *reason*."""
+    """What became of one journal. *outcome* is `finished`, `undone` or `left` with *reason*; where
+    recovery only looked, `to finish` or `to undo`."""
 
     plan: str
     summary: str
@@ -34,15 +36,17 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What recovery did; *running* counts applies that are at work now."""
+    """What recovery did; *running* counts applies that are at work now, *damaged* are sentences
+    about reservations that cannot be read."""
 
     journals: tuple[Recovered, ...] = ()
     running: int = 0
+    damaged: tuple[str, ...] = ()
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was left."""
-        return all(one.outcome != "left" for one in self.journals)
+        return not self.damaged and all(one.outcome != "left" for one in self.journals)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -72,7 +76,33 @@ def recover(door: Door, vendors: Sequence[Vendor]) -> Report:
             running += path.exists()
             continue
         done.append(_one(world, journal))
-    return Report(journals=tuple(done), running=running)
+    for folder in (journals.folder(door.state_dir), reservations.folder(door.state_dir)):
+        state.sweep(folder)
+    return Report(journals=tuple(done), running=running, damaged=_damaged(door))
+
+
+def look(door: Door) -> Report:
+    """What recovery would do; nothing is touched."""
+    found: list[Recovered] = []
+    running = 0
+    for path in journals.files(door.state_dir):
+        if journals.is_held(path):
+            running += 1
+            continue
+        try:
+            lines = journals.peek(path)
+        except VirtgpuError as error:
+            found.append(_left(path.name, "a journal that cannot be read", error))
+            continue
+        plan = lines[0].plan if lines else None
+        if plan is not None:
+            outcome = "to finish" if _is_to_finish(plan, lines) else "to undo"
+            found.append(Recovered(plan=plan.id, summary=plan.summary, outcome=outcome))
+    return Report(journals=tuple(found), running=running, damaged=_damaged(door))
+
+
+def _damaged(door: Door) -> tuple[str, ...]:
+    return tuple(error.message for error in reservations.scan(door.state_dir)[1])
 
 
 def _one(world: World, journal: Journal) -> Recovered:
@@ -104,15 +134,18 @@ def _left(name: str, summary: str, error: VirtgpuError) -> Recovered:
 
 
 def _settle(world: World, journal: Journal, lock: HostLock) -> str:
-    is_undoing = any(line.event in ("undo", "undone") for line in journal.lines)
-    is_whole = journals.ended(journal.lines) == set(range(len(journal.plan.steps)))
-    if is_whole and not is_undoing:
-        return "finished"
-    if journal.plan.goal == "take" and not is_undoing:
-        _finish(world, journal.plan, journal, lock)
-        return "finished"
-    undo_all(world, journal, lock)
-    return "undone"
+    if not _is_to_finish(journal.plan, journal.lines):
+        undo_all(world, journal, lock)
+        return "undone"
+    _finish(world, journal.plan, journal, lock)
+    return "finished"
+
+
+def _is_to_finish(plan: Plan, lines: list[journals.Line]) -> bool:
+    """What was taken away, or all done, is finished; what is being undone is undone."""
+    is_undoing = any(line.event in ("undo", "undone") for line in lines)
+    is_whole = journals.ended(lines) == set(range(len(plan.steps)))
+    return not is_undoing and (is_whole or plan.goal == "take")
 
 
 def _finish(world: World, plan: Plan, journal: Journal, lock: HostLock) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from virtgpu.errors import Config
+from virtgpu.errors import Config, VirtgpuError
 from virtgpu.host import state
 from virtgpu.model import codec
 from virtgpu.model.slice import Reservation
@@ -22,12 +22,24 @@ def load(state_dir: Path) -> tuple[Reservation, ...]:
 
     Raises `Config` for a damaged one: what it promised is unknown, so nothing may be given away.
     """
-    found = []
+    found, damaged = scan(state_dir)
+    for error in damaged:
+        raise error
+    return found
+
+
+def scan(state_dir: Path) -> tuple[tuple[Reservation, ...], tuple[VirtgpuError, ...]]:
+    """Those that can be read, oldest first, and what is wrong with each of the others."""
+    found: list[Reservation] = []
+    damaged: list[VirtgpuError] = []
     for name in state.names(folder(state_dir), _SUFFIX):
-        one = get(state_dir, name.removesuffix(_SUFFIX))
-        if one is not None:
-            found.append(one)
-    return tuple(sorted(found, key=lambda one: (one.created, one.id)))
+        try:
+            one = get(state_dir, name.removesuffix(_SUFFIX))
+        except VirtgpuError as error:
+            damaged.append(error)
+        else:
+            found += [] if one is None else [one]
+    return tuple(sorted(found, key=lambda one: (one.created, one.id))), tuple(damaged)
 
 
 def get(state_dir: Path, slice_id: str) -> Reservation | None:

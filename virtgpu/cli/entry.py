@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
+from itertools import pairwise
 
 import click
 
 from virtgpu.cli.app import cli
-from virtgpu.errors import VirtgpuError
+from virtgpu.cli.streams import drop_output, flush, prepare_output
+from virtgpu.errors import AccessDenied, HostError, VirtgpuError
 
 _INTERNAL = 70
 _INTERRUPTED = 130
@@ -19,8 +20,9 @@ def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line; nothing is raised."""
     wants_json = _wants_json(arguments)
     try:
+        prepare_output()
         code = cli.main(list(arguments), prog_name="virtgpu", standalone_mode=False)
-        sys.stdout.flush()
+        flush()
     except VirtgpuError as error:
         return _say(error, wants_json=wants_json)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -38,18 +40,27 @@ def run(arguments: Sequence[str]) -> int:
     except (BrokenPipeError, SystemExit):
         # The reader of our output has gone (click leaves by SystemExit then, and only then), and
         # had what it wanted. Python must not complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        drop_output()
         return 0
+    except OSError as error:
+        return _say(_of_system(error), wants_json=wants_json)
     except Exception as error:
         return _defect(error, wants_json=wants_json)
     return code if isinstance(code, int) else 0
+
+
+def _of_system(error: OSError) -> VirtgpuError:
+    """What the system refused where nothing of ours has said so better."""
+    what = f"{error.filename}: " if error.filename else ""
+    kind = AccessDenied if isinstance(error, PermissionError) else HostError
+    return kind(f"{what}{error.strerror or error}")
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
     """Whether errors are to be JSON; asked before the options can be trusted to parse."""
     if os.environ.get("VIRTGPU_OUTPUT") == "json":
         return True
-    pairs = zip(arguments, (*arguments[1:], ""), strict=True)
+    pairs = pairwise((*arguments, ""))
     return any(
         one in ("-ojson", "--output=json", "-o=json")
         or (one in ("-o", "--output") and two == "json")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import click
 
+from virtgpu.cli.streams import put, writing
 from virtgpu.cli.world import World
 from virtgpu.errors import Unsupported
 from virtgpu.model import codec
@@ -24,16 +26,17 @@ class Table(NamedTuple):
 def show(world: World, data: dict[str, Any], table: Table | str) -> None:
     """Print *data* (with its version) for programs, else the table or text."""
     if world.format == "table":
-        _print_table(table) if isinstance(table, Table) else click.echo(table)
+        _print_table(table) if isinstance(table, Table) else put(table)
         return
     body = {"version": 1} | data
     if world.format == "json":
-        click.echo(codec.encode_pretty(body), nl=False)
+        put(codec.encode_pretty(body), nl=False)
     else:
-        click.echo(_yaml(body), nl=False)
+        put(as_yaml(body), nl=False)
 
 
-def _yaml(body: dict[str, Any]) -> str:
+def as_yaml(body: object) -> str:
+    """The value as YAML; raises `Unsupported` without PyYAML."""
     try:
         import yaml
     except ImportError as error:
@@ -65,7 +68,7 @@ def _print_table(table: Table) -> None:
     widths = [max(len(row[i]) for row in (table.columns, *cells)) for i in range(len(cells[0]))]
     for row in (table.columns, *cells):
         line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
-        click.echo(line.rstrip())
+        put(line.rstrip())
 
 
 def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
@@ -73,17 +76,17 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    made = RichTable(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        made.add_column(name, overflow="fold")
+    made = RichTable(
+        box=None, pad_edge=False, header_style="" if os.environ.get("NO_COLOR") else "bold"
+    )
+    for number, name in enumerate(columns):
+        # Addresses and ids are for copying: prose gives way first.
+        is_word = not any(" " in row[number] for row in cells)
+        made.add_column(name, overflow="fold", no_wrap=is_word)
     for row in cells:
         made.add_row(*(Text(text) for text in row))
-    Console().print(made)
-
-
-def say(sentence: str) -> None:
-    """Talk: on stderr."""
-    click.echo(sentence, err=True)
+    with writing():
+        Console().print(made)
 
 
 def gib(mib: int | None) -> str | None:

@@ -36,14 +36,18 @@ class World(NamedTuple):
 
     def under(self, other: World) -> World:
         """This, where it says something, else the other."""
-        return World(*(mine or theirs for mine, theirs in zip(self, other, strict=True)))
+        return World(
+            *(theirs if mine is None else mine for mine, theirs in zip(self, other, strict=True))
+        )
 
     def handle(self) -> HostHandle:
         """The handle on that host."""
         from virtgpu.api import connect
 
         return connect(
-            self.host or "local", connect_uri=self.connect, state_dir=self.state_dir or None
+            "local" if self.host is None else self.host,
+            connect_uri=self.connect,
+            state_dir=self.state_dir,
         )
 
     @property
@@ -58,7 +62,7 @@ class World(NamedTuple):
 
         from virtgpu.host.state import default_state_dir
 
-        return Path(self.state_dir) if self.state_dir else default_state_dir()
+        return default_state_dir() if self.state_dir is None else Path(self.state_dir)
 
 
 def world_options(function: Command) -> Command:

@@ -16,10 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from virtgpu.errors import AccessDenied, Conflict, HostError, NotFound, VirtgpuError
+from virtgpu.errors import AccessDenied, Conflict, HostError, NotFound, Usage, VirtgpuError
 
 _HINT = "use another state directory with --state-dir, or run as root"
+_ROOM = "make room on its file system; nothing that was there is lost"
+_AWAY = "remove it once you know who put it there, or use another --state-dir"
 _TEMPORARY = ".new-"
+_ABANDONED_S = 3600.0  # a living process renames its temporary file at once
 _GIVEN_LIMIT = 64 << 20
 
 
@@ -48,13 +51,16 @@ def check_private(path: Path) -> None:
     """
     try:
         real = Path(os.path.realpath(path, strict=True))
-        _refuse_writable(path, real.lstat(), sticky=False)
+        found = real.lstat()
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            raise AccessDenied(f"{path} is not a regular file", hint="name a file of yours")
+        _refuse_writable(path, found, sticky=False)
         for folder in real.parents:
             _refuse_writable(folder, folder.lstat(), sticky=True)
     except FileNotFoundError as error:
         raise NotFound(f"there is no {path}") from error
     except OSError as error:
-        raise _translated(error, path, "look at") from error
+        raise refused(error, path, "look at") from error
 
 
 def make_private(folder: Path) -> None:
@@ -66,7 +72,7 @@ def make_private(folder: Path) -> None:
         _make_folders(folder)
         os.close(_open_folder(folder))
     except OSError as error:
-        raise _translated(error, folder, "make") from error
+        raise refused(error, folder, "make") from error
 
 
 def _make_folders(folder: Path) -> None:
@@ -113,7 +119,7 @@ def write_durably(path: Path, content: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        raise _translated(error, path, "write") from error
+        raise refused(error, path, "write") from error
 
 
 def _replace(folder: int, name: str, content: bytes) -> None:
@@ -144,7 +150,7 @@ def read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _translated(error, path, "read") from error
+        raise refused(error, path, "read") from error
     with os.fdopen(fd, "rb") as file:
         return file.read()
 
@@ -156,7 +162,7 @@ def names(folder: Path, suffix: str = "") -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise _translated(error, folder, "list") from error
+        raise refused(error, folder, "list") from error
     try:
         found = os.listdir(fd)  # noqa: PTH208, a descriptor
     finally:
@@ -166,6 +172,42 @@ def names(folder: Path, suffix: str = "") -> list[str]:
     )
 
 
+def exists(path: Path) -> bool:
+    """Whether one of our files is there."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise refused(error, path, "look at") from error
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder of ours with all that is in it; nothing happens when it is not there."""
+    import shutil
+
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        if folder.exists():
+            raise
+    except OSError as error:
+        raise refused(error, folder, "remove") from error
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process had begun to write and nobody will end."""
+    try:
+        entries = list(os.scandir(folder))
+        for entry in entries:
+            if entry.name.startswith(_TEMPORARY):
+                with suppress(FileNotFoundError):
+                    if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_S:
+                        os.unlink(entry.path)  # noqa: PTH108
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise refused(error, folder, "tidy") from error
+
+
 def remove(path: Path) -> None:
     """Remove a file of ours for good; nothing happens when it is not there."""
     try:
@@ -173,7 +215,7 @@ def remove(path: Path) -> None:
         if path.parent.is_dir():
             _sync_folder(path.parent)
     except OSError as error:
-        raise _translated(error, path, "remove") from error
+        raise refused(error, path, "remove") from error
 
 
 class LockedFile:
@@ -197,7 +239,7 @@ class LockedFile:
             _write_all(self._fd, content)
             os.fsync(self._fd)
         except OSError as error:
-            raise _translated(error, self.path, "write") from error
+            raise refused(error, self.path, "write") from error
 
     def replace(self, content: bytes) -> None:
         """Put *content* in the place of all that was there: a remark, neither durable nor vital."""
@@ -211,7 +253,7 @@ class LockedFile:
             os.ftruncate(self._fd, length)
             os.fsync(self._fd)
         except OSError as error:
-            raise _translated(error, self.path, "write") from error
+            raise refused(error, self.path, "write") from error
 
     def close(self) -> None:
         """Let the lock go."""
@@ -239,7 +281,7 @@ def try_lock(path: Path, *, create: bool = False) -> LockedFile | None:
             return None
         fd = _create_ours(path)
     except OSError as error:
-        raise _translated(error, path, "open") from error
+        raise refused(error, path, "open") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Removed between our open and our lock: the name may mean another file by now.
@@ -274,7 +316,7 @@ def create_locked(path: Path, content: bytes) -> LockedFile | None:
     except FileExistsError:
         return None
     except OSError as error:
-        raise _translated(error, path, "make") from error
+        raise refused(error, path, "make") from error
     _held.add(fd)
     return LockedFile(path, fd)
 
@@ -285,7 +327,7 @@ def _create_ours(path: Path) -> int:
         fd = _open_ours(path, os.O_RDWR | os.O_CREAT)
         _sync_folder(path.parent)
     except OSError as error:
-        raise _translated(error, path, "make") from error
+        raise refused(error, path, "make") from error
     return fd
 
 
@@ -294,7 +336,7 @@ def _open_ours(path: Path, flags: int) -> int:
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise AccessDenied(f"{path} is not a regular file", hint=_HINT)
+            raise AccessDenied(f"{path} is not a regular file", hint=_AWAY)
         _refuse_writable(path, found, sticky=False)
     except VirtgpuError:
         os.close(fd)
@@ -367,6 +409,8 @@ def _held_by_another(path: Path, timeout_s: float) -> Conflict:
 def read_given(name: str, what: str, *, hint: str) -> bytes:
     """A file that a person gave us to read; raises `NotFound` or `HostError` with its name."""
     try:
+        if not name:
+            raise FileNotFoundError
         with Path(name).open("rb") as file:
             return file.read(_GIVEN_LIMIT + 1)
     except (FileNotFoundError, ValueError) as error:
@@ -376,8 +420,10 @@ def read_given(name: str, what: str, *, hint: str) -> bytes:
 
 
 def write_given(name: str, content: bytes, what: str) -> None:
-    """A file that a person asked us to write: whole, or not at all."""
+    """A file that a person asked us to write: whole, or not at all. Raises `Usage`, `HostError`."""
     path = Path(name)
+    if not path.name or "\0" in name:
+        raise Usage(f"{what} {name!r}: that is no name of a file")
     temporary = path.with_name(f"{path.name}{_TEMPORARY}{os.urandom(4).hex()}")
     try:
         temporary.write_bytes(content)
@@ -405,9 +451,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _translated(error: OSError, path: Path, verb: str) -> VirtgpuError:
+def refused(error: OSError, path: Path, verb: str) -> VirtgpuError:
+    """Our error for what the system refused with one of our files."""
     if error.errno == errno.ELOOP or (error.errno == errno.ENOTDIR and path.is_symlink()):
-        return AccessDenied(f"{path} is a symbolic link", hint=_HINT)
+        return AccessDenied(f"{path} is a symbolic link", hint=_AWAY)
     if error.errno in (errno.EACCES, errno.EPERM):
         return AccessDenied(f"cannot {verb} {path}: {error.strerror}", hint=_HINT)
-    return HostError(f"cannot {verb} {path}: {error.strerror}", hint=_HINT)
+    hint = _ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else _HINT
+    return HostError(f"cannot {verb} {path}: {error.strerror}", hint=hint)

@@ -113,7 +113,9 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _take_on(text: str) -> tuple[str, PciAddress | None]:
     match = _ON.search(text)
-    if match is None or ":" not in match[1]:
+    if match is None:
+        if text.split()[-1:] == ["on"]:
+            raise Usage(f"request {text!r}: on which GPU or VF?", hint=_HINT)
         return text, None
     return text[: match.start()], PciAddress.parse(match[1])
 

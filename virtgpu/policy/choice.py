@@ -4,6 +4,7 @@ then best fit by frame buffer, then free capacity, then the lowest address."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from virtgpu.errors import Capacity, Conflict, NotFound, Unsupported, Usage, VirtgpuError
 from virtgpu.inventory.names import parse_type
@@ -23,9 +24,10 @@ from virtgpu.policy.ledger import types_of
 from virtgpu.policy.options import Offered, Option, Refusal
 from virtgpu.policy.taken import Taken, listed
 from virtgpu.policy.vf import plain_vf
-from virtgpu.policy.vgpu import room_left, vgpu
+from virtgpu.policy.vgpu import changes, room_left, vgpu
 from virtgpu.policy.whole import whole_card, why_group_is_not_viable
 
+_MANY = 256  # more of one type than any card takes: PCI numbers no more VFs on a bus
 Ask = Callable[[Gpu, Taken], Offered]
 
 _SERIES_HINT = "Q workstation, C compute, B desktop, A apps; they differ in licence and in CUDA"
@@ -66,16 +68,40 @@ def _ranks(picks: Sequence[Option]) -> tuple[tuple[int, ...], ...]:
     return tuple(one.rank for one in picks)
 
 
-def left(
-    host: Host, slices: Sequence[Slice], stuck: Iterable[str] = ()
-) -> dict[tuple[PciAddress, str], tuple[int | None, str | None]]:
-    """What is really left of each type on each GPU, and why none, promises counted."""
+class Left(NamedTuple):
+    """How many more of a type a GPU takes, None when unknown; *note* says why none, or what
+    changes first."""
+
+    gpu: Gpu
+    type: SliceType
+    available: int | None
+    note: str | None
+
+
+def left(host: Host, slices: Sequence[Slice], stuck: Iterable[str] = ()) -> Iterator[Left]:
+    """What is really left of each type on each GPU, promises counted."""
     taken = Taken(host=host, slices=tuple(slices), stuck=frozenset(stuck))
-    return {
-        (gpu.address, offer.type.id): room_left(gpu, offer, taken)
-        for gpu in host.gpus
-        for offer in gpu.offers
-    }
+    for gpu in host.gpus:
+        offers = {offer.type.id: offer for offer in gpu.offers}
+        for kind in kinds_of(host, gpu):
+            offer = offers.get(kind.id)
+            now = room_left(gpu, offer, taken) if offer is not None else (0, None)
+            then = _after_changes(gpu, kind, taken) if now[0] == 0 else None
+            if offer is not None or then is not None:
+                yield Left(gpu, kind, *(then or now))
+
+
+def _after_changes(gpu: Gpu, kind: SliceType, taken: Taken) -> tuple[int, str] | None:
+    """How many a plan could make once it has changed the card, and what it changes."""
+    note = None
+    for count in range(_MANY):
+        is_plain = kind.mechanism is Mechanism.VF
+        ways = plain_vf(gpu, None, taken) if is_plain else vgpu(gpu, kind, None, taken)
+        if isinstance(ways, Refusal) or not ways[0].prepare.disruption:
+            return (count, note) if note is not None else None
+        note = note or "first " + "; ".join(changes(ways[0].prepare))
+        taken = taken.with_pick(ways[0].place)
+    return (_MANY, note) if note is not None else None
 
 
 # -- who is asked

@@ -213,25 +213,26 @@ def _option(
 def _why(gpu: Gpu, kind: SliceType, left: int | None, prepare: Prepare) -> str:
     what = names.label(kind)
     if prepare.disruption:
-        changes = [
-            text
-            for is_so, text in (
-                (prepare.mig, "MIG mode goes on"),
-                (bool(prepare.vfs), f"{prepare.vfs} VFs go on, which ends its use as whole card"),
-                (
-                    prepare.gi is not None,
-                    f"a GPU instance {prepare.gi and prepare.gi.name} is made",
-                ),
-            )
-            if is_so
-        ]
-        return f"{gpu.address} can take a {what} after changes: {', '.join(changes)}"
+        return f"{gpu.address} can take a {what} after changes: {', '.join(changes(prepare))}"
     if gpu.framebuffer_left_mib is not None:
         room = f"{gpu.framebuffer_left_mib / 1024:g} GB of its frame buffer are left"
     else:
         room = "how much frame buffer is left is unknown"
     many = "" if left is None else f", and {left} of the type fit"
     return f"{gpu.address} has room for a {what}: {room}{many}"
+
+
+def changes(prepare: Prepare) -> list[str]:
+    """What is changed on the card, in words."""
+    return [
+        text
+        for is_so, text in (
+            (prepare.mig, "MIG mode goes on"),
+            (bool(prepare.vfs), "VFs go on, which ends its use as whole card"),
+            (prepare.gi is not None, f"a GPU instance {prepare.gi and prepare.gi.name} is made"),
+        )
+        if is_so
+    ]
 
 
 # -- VFs off, MIG

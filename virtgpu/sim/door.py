@@ -49,7 +49,7 @@ class SimDoor(TimeAndChance):
     ) -> None:
         self._profile = profiles.load(name_or_path)
         self.label = f"sim:{name_or_path}"
-        self._folder = folder_of(self._profile.name, state_dir)
+        self._folder = folder_of(self._profile.key, state_dir)
         self._environment = dict(os.environ if environment is None else environment)
         self._faults = faults.parse(self._environment.get(_FAULTS, ""))
         self._writes = 0
@@ -75,6 +75,8 @@ class SimDoor(TimeAndChance):
             found = (self._folder / STATE_FILE).stat()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise state.refused(error, self._folder / STATE_FILE, "look at") from error
         return found.st_ino, found.st_mtime_ns
 
     @contextmanager
@@ -275,23 +277,26 @@ def folder_of(name: str, state_dir: Path) -> Path:
     return state_dir / "sim" / (re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "_")
 
 
-def reset(name_or_path: str, state_dir: Path) -> str:
-    """Forget a machine's state, and what was reserved on it; returns its name.
+def reset(
+    name_or_path: str, state_dir: Path, *, only_look: bool = False
+) -> tuple[str, Path | None]:
+    """Forget a machine's state, and what was reserved on it; returns its name, and the folder
+    where that was (None when nothing was). With *only_look* it stays.
 
     Raises `NotFound` for the profile, `Conflict` while the machine is mounted.
     """
-    import shutil
-
     profile = profiles.load(name_or_path)
-    folder = folder_of(profile.name, state_dir)
+    folder = folder_of(profile.key, state_dir)
     refuse_mounted(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    return profile.name
+    found = folder if state.exists(folder) else None
+    if not only_look:
+        state.remove_folder(folder)
+    return profile.name, found
 
 
 def refuse_mounted(folder: Path) -> None:
     """Raises `Conflict` while the machine is mounted: then its kernel is elsewhere."""
-    if not (folder / "machine.lock").exists():
+    if not state.exists(folder / "machine.lock"):
         return
     lock = state.try_lock(folder / "machine.lock")
     if lock is None:
@@ -353,7 +358,7 @@ def parse_state(raw: bytes, path: Path) -> Any:
         from virtgpu.errors import Config
 
         raise Config(
-            f"{path}: {error}", hint=f"forget it with: virtgpu sim reset {path.parent.name}"
+            f"{path}: {error}", hint="forget it with: virtgpu sim reset PROFILE"
         ) from error
 
 

@@ -12,12 +12,15 @@ real systems disagree, and what a test needs:
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
 from virtgpu.errors import Config, NotFound
+from virtgpu.host import state
 from virtgpu.model import shipped
 
 Json = dict[str, Any]
@@ -27,10 +30,12 @@ _MAX_BYTES = 16 << 20
 
 
 class Profile:
-    """One profile: *name* is the shipped name or the file's stem, *raw* what the JSON says."""
+    """One profile: *name* is the shipped name or the file's stem, *raw* what the JSON says. *key*
+    names its state: two files of one name, or one called as a shipped profile, are two machines."""
 
-    def __init__(self, name: str, raw: Json) -> None:
+    def __init__(self, name: str, raw: Json, key: str | None = None) -> None:
         self.name = name
+        self.key = key or name
         self.raw = raw
         self.host: Json = raw.get("host") or {}
         self.modules: Json = self.host.get("modules") or {}
@@ -83,15 +88,11 @@ def load(name_or_path: str) -> Profile:
 
 
 def _from_file(path: Path) -> Profile:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise NotFound(
-            f"profile {path} cannot be read: {error.strerror}", hint="see: virtgpu sim list"
-        ) from error
+    raw = state.read_given(str(path), "profile", hint="see: virtgpu sim list")
     if len(raw) > _MAX_BYTES:
-        raise Config(f"profile {path} has {len(raw)} bytes, more than {_MAX_BYTES}")
-    return Profile(path.stem, parse(raw.decode("utf-8", "replace"), str(path)))
+        raise Config(f"profile {path} has more than {_MAX_BYTES} bytes")
+    key = f"{path.stem}-{crc32(os.fsencode(path.resolve())):08x}"
+    return Profile(path.stem, parse(raw.decode("utf-8", "replace"), str(path)), key)
 
 
 def parse(text: str, source: str) -> Json:

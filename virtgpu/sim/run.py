@@ -48,7 +48,8 @@ def run(
         daemon.require()
     if cache is not None:
         state.make_private(cache)
-    folder = folder_of(found.name, state_dir)
+    kept_log = None if log is None else _open_log(log)
+    folder = folder_of(found.key, state_dir)
     lock = state.try_lock(folder / "machine.lock", create=True)
     if lock is None:
         raise Conflict(
@@ -68,9 +69,16 @@ def run(
                 libvirtd=libvirtd,
                 start_guests=start_guests,
                 cache=cache,
-                log=log,
+                kept_log=kept_log,
             )
         )
+
+
+def _open_log(path: Path) -> int:
+    try:
+        return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise HostError(f"log {str(path)!r} cannot be written: {error.strerror}") from error
 
 
 def _require_fuse() -> None:
@@ -116,10 +124,9 @@ def _inside(
     libvirtd: bool,
     start_guests: bool,
     cache: Path | None,
-    log: Path | None,
+    kept_log: int | None,
 ) -> int:
     """Process 1 of the machine."""
-    kept_log = None if log is None else os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
     namespaces.settle()
     if libvirtd:
         daemon.prepare(cache)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -14,6 +14,7 @@ _Address = Annotated[
     str, Meta(pattern=r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z", max_length=16)
 ]
 _Count = Annotated[int, Meta(ge=0, le=4096)]
+_Mib = Annotated[int, Meta(ge=0, le=1 << 24)]
 
 
 _Class = Annotated[str, Meta(pattern=r"\A[0-9a-f]{6}\Z")]
@@ -45,6 +46,7 @@ class _Vf(msgspec.Struct, frozen=True):
 class _Reference(msgspec.Struct, frozen=True):
     types_ref: str
     on: str = "vf"
+    row: Annotated[str, Meta(pattern=r"\A[^%]*%-?\d*d[^%]*%s[^%]*\Z", max_length=64)] | None = None
 
 
 class _Pci(msgspec.Struct, frozen=True):
@@ -64,25 +66,92 @@ class _Pci(msgspec.Struct, frozen=True):
     vendor_vfio: _Reference | None = None
 
 
+class _Devicetree(msgspec.Struct, frozen=True):
+    model: str | None = None
+    compatible: list[str] | None = None
+
+
 class _Host(msgspec.Struct, frozen=True):
     kernel: str | None = None
+    devicetree: _Devicetree | None = None
     modules: dict[str, str | None] | None = None
     numa: list[dict[str, Any]] | None = None
 
 
-class _Type(msgspec.Struct, frozen=True):
-    id: int | str | None
+class _MdevType(msgspec.Struct, frozen=True):
+    id: str | int | None
     name: str | None = None
-    fb_mib: Annotated[int, Meta(ge=0, le=1 << 24)] | None = None
+    fb_mib: _Mib | None = None
+    max_instances_mixed: _Count | None = None
+
+
+class _VgpuType(msgspec.Struct, frozen=True):
+    id: Annotated[int, Meta(ge=1, lt=1 << 32)] | None
+    name: str | None = None
+    fb_mib: _Mib | None = None
+    max_instances_mixed: _Count | None = None
+
+
+class _GiProfile(msgspec.Struct, frozen=True):
+    name: str
+    profile_id: _Count
+    slices: Annotated[int, Meta(ge=1, le=64)]
+    size: Annotated[int, Meta(ge=1, le=64)]
+    starts: list[_Count]
+    max_instances: _Count
+    memory_gib: Annotated[float, Meta(ge=0, le=1 << 20)] | None = None
+
+
+class _Mig(msgspec.Struct, frozen=True):
+    compute_slices: Annotated[int, Meta(ge=1, le=64)]
+    profiles: list[_GiProfile] | None = None
+
+
+class _NvmlDevice(msgspec.Struct, frozen=True):
+    memory_total_mib: _Mib | None = None
+    memory_used_mib: _Mib | None = None
+    minor: _Count | None = None
+    virtualization_mode: (
+        Literal["None", "Pass-Through", "VGPU", "Host VGPU", "Host VSGA"] | None
+    ) = None
+    host_vgpu_mode: Literal["Non SR-IOV", "SR-IOV"] | None = None
+
+
+class _Vgpu(msgspec.Struct, frozen=True):
+    placement_id: _Count | None = None
+
+
+class _Instance(msgspec.Struct, frozen=True):
+    profile_id: _Count
+    start: _Count
+    gi_id: _Count | None = None
+    ci: list[_Count] | None = None
+
+
+class _Instances(msgspec.Struct, frozen=True):
+    instances: list[_Instance] | None = None
+
+
+class _Nvml(msgspec.Struct, frozen=True):
+    devices: list[_NvmlDevice] | None = None
+    vgpus: list[_Vgpu] | None = None
+    gpu_instances: list[_Instances] | None = None
+
+
+class _Placement(msgspec.Struct, frozen=True):
+    mixed: dict[str, list[_Count]] | None = None
 
 
 class _Profile(msgspec.Struct, frozen=True):
     schema: int
     host: _Host | None = None
     pci: list[_Pci] | None = None
-    mdev_types: dict[str, list[_Type]] | None = None
-    vgpu_types: dict[str, list[_Type]] | None = None
+    mdev_types: dict[str, list[_MdevType]] | None = None
+    vgpu_types: dict[str, list[_VgpuType]] | None = None
     mdev_devices: list[dict[str, Any]] | None = None
+    mig: dict[str, _Mig] | None = None
+    nvml: _Nvml | None = None
+    placement: _Placement | None = None
 
 
 def check(raw: dict[str, Any], source: str) -> None:
@@ -94,6 +163,15 @@ def check(raw: dict[str, Any], source: str) -> None:
     addresses = [one.address for one in profile.pci or []]
     if len(set(addresses)) != len(addresses):
         raise Config(f"{source}: a PCI address is there twice")
+    known = {
+        one.profile_id for table in (profile.mig or {}).values() for one in table.profiles or []
+    }
+    for made in profile.nvml.gpu_instances or [] if profile.nvml is not None else []:
+        for instance in made.instances or []:
+            if instance.profile_id not in known:
+                raise Config(
+                    f"{source}: a GPU instance has profile {instance.profile_id}, not there"
+                )
     for one in profile.pci or []:
         for found, tables in (
             (one.mdev, profile.mdev_types),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from virtgpu.cli.streams import put
 from virtgpu.cli.world import Verb, World
 
 
@@ -19,4 +20,4 @@ def command(world: World, shell: str) -> None:  # noqa: ARG001 - every verb gets
 
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(cli, {}, "virtgpu", "_VIRTGPU_COMPLETE").source())
+    put(kind(cli, {}, "virtgpu", "_VIRTGPU_COMPLETE").source())

@@ -6,6 +6,7 @@ import click
 
 from virtgpu.cli.nouns.gpu import HEADINGS, gpu_row
 from virtgpu.cli.output import Table, cell, show
+from virtgpu.cli.streams import put
 from virtgpu.cli.world import World, verb
 from virtgpu.model.gpu import Host
 
@@ -24,7 +25,7 @@ def host_show(world: World) -> None:
         return
     show(world, {}, _facts(host))
     if host.gpus:
-        click.echo()
+        put("")
         show(world, {}, Table(HEADINGS, [gpu_row(gpu) for gpu in host.gpus]))
 
 

@@ -10,13 +10,20 @@ from virtgpu.errors import RecoveryNeeded
 
 
 @click.command(cls=Verb, name="recover", example="virtgpu recover")
-def command(world: World) -> None:
+@click.option("--dry-run", is_flag=True, help="Say what there is to do, and touch nothing.")
+def command(world: World, dry_run: bool) -> None:
     """Finish or undo what was cut off, and say which; ends with 13 when something is left."""
-    report = world.handle().recover()
+    report = world.handle().recover(only_look=dry_run)
     lines = list(report.sentences) or ["nothing to recover"]
     if report.running:
         lines.append(f"{report.running} apply at work now, left alone")
-    show(world, {"journals": report.journals, "running": report.running}, "\n".join(lines))
+    body = {"journals": report.journals, "running": report.running, "damaged": report.damaged}
+    show(world, body, "\n".join(lines))
+    if report.damaged:
+        raise RecoveryNeeded(
+            f"a reservation is damaged: {report.damaged[0]}",
+            hint="look at the file and at virtgpu slice list; without it the slice is foreign",
+        )
     left = [one for one in report.journals if one.outcome == "left"]
     if left:
         raise RecoveryNeeded(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from virtgpu.cli.output import Table, say, show
+from virtgpu.cli.output import Table, show
+from virtgpu.cli.streams import put, say
 from virtgpu.cli.world import World, verb
 
 
@@ -41,12 +42,16 @@ def sim_show(world: World, profile: str) -> None:
 
 @verb(command, name="reset", example="virtgpu sim reset a40x2-mdev-vf")
 @click.argument("profile")
-def sim_reset(world: World, profile: str) -> None:
+@click.option("--dry-run", is_flag=True, help="Say what would be forgotten, and touch nothing.")
+def sim_reset(world: World, profile: str, dry_run: bool) -> None:
     """Forget what was changed on a simulated host: slices, reservations, journals."""
     from virtgpu.sim.door import reset
 
-    name = reset(profile, world.folder.absolute())
-    show(world, {"profile": {"id": name, "name": name}}, f"{name} is as its profile says")
+    name, folder = reset(profile, world.folder.absolute(), only_look=dry_run)
+    said = f"{name} is as its profile says"
+    if dry_run:
+        said = "nothing is there to be forgotten" if folder is None else f"{folder} would go"
+    show(world, {"profile": {"id": name, "name": name, "folder": folder and str(folder)}}, said)
 
 
 @verb(
@@ -60,7 +65,11 @@ def sim_reset(world: World, profile: str) -> None:
 @click.option("--no-libvirtd", is_flag=True, help="Only /sys; no libvirtd.")
 @click.option("--cache", metavar="FOLDER", help="Keep libvirt's knowledge of QEMU there.")
 @click.option("--log", metavar="FILE", help="Keep libvirtd's log there.")
-@click.option("--faults", metavar="SPEC", help="Faults of writes, such as 3:EIO,5:stall.")
+@click.option(
+    "--faults",
+    metavar="SPEC",
+    help="Faults of writes, such as 3:EIO,5:stall. libvirtd's own writes count.",
+)
 def sim_run(
     world: World,
     profile: str,
@@ -98,7 +107,7 @@ def sim_record(world: World, file: str) -> None:
     profile = world.handle().record()
     text = json.dumps(profile, indent=1) + "\n"
     if file == "-":
-        click.echo(text, nl=False)
+        put(text, nl=False)
         return
     from virtgpu.host.state import write_given
 

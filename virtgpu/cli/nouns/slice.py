@@ -6,6 +6,7 @@ import click
 
 from virtgpu.cli.changes import finished, show_plan, step_progress
 from virtgpu.cli.output import Table, cell, show
+from virtgpu.cli.streams import say
 from virtgpu.cli.world import World, verb
 from virtgpu.model.slice import Slice
 
@@ -20,8 +21,11 @@ def command() -> None:
 @verb(command, name="list", example="virtgpu slice list -o json")
 def slice_list(world: World) -> None:
     """List every slice: ours, and foreign ones that others have made."""
-    slices = world.handle().slices()
+    host = world.handle()
+    slices, damaged = host.slices(), host.damaged()
     show(world, {"slices": slices}, Table(_HEADINGS, [_row(one) for one in slices], "no slices"))
+    for sentence in damaged:
+        say(f"warning: a reservation is damaged, nothing is given away: {sentence}")
 
 
 def _row(one: Slice) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ import click
 from virtgpu.cli.output import Table, gib, show
 from virtgpu.cli.world import World, verb
 
-_HEADINGS = ("GPU", "TYPE", "ID", "WAY", "MEMORY", "MOST", "LEFT", "WHY NONE")
+_HEADINGS = ("GPU", "TYPE", "ID", "WAY", "MEMORY", "MOST", "LEFT", "NOTE")
 
 
 @click.group(name="type")
@@ -16,17 +16,16 @@ def command() -> None:
 
 
 @verb(command, name="list", example="virtgpu type list --free")
-@click.option("--free", is_flag=True, help="Only those of which one more can be made now.")
+@click.option("--free", is_flag=True, help="Only those of which one more can be made, or may be.")
 @click.option("--gpu", "address", metavar="ADDRESS", help="Only those of one GPU.")
 def type_list(world: World, free: bool, address: str | None) -> None:
     """List every type of every GPU with what is really left of it."""
-    from virtgpu.model.pci import PciAddress
-
-    wanted = PciAddress.parse(address) if address else None
+    host = world.handle()
+    wanted = None if address is None else host.gpu(address).address
     types = [
         one
-        for one in world.handle().types()
-        if (not free or one.available) and wanted in (None, one.gpu)
+        for one in host.types()
+        if (not free or one.available != 0) and wanted in (None, one.gpu)
     ]
     rows = [
         (
