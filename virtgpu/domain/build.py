@@ -15,8 +15,8 @@ from virtgpu.domain.read import HostDevice
 from virtgpu.domain.target import Target
 from virtgpu.errors import Config, Conflict, Usage
 from virtgpu.model.attachment import Attachment
+from virtgpu.model.names import UUID
 
-_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
 _MAX_NAME_BYTES = 200  # libvirt writes NAME.xml and NAME_VARS.fd; a file name has 255 bytes
 _SCREENS = ("vnc", "spice", "egl-headless", "dbus")
 
@@ -99,7 +99,7 @@ def check_name(name: str) -> None:
 def _identify(root: etree._Element, name: str, uuid: str | None) -> None:
     _set_text(root, "name", name)
     if uuid is not None:
-        if _UUID.fullmatch(uuid.lower()) is None:
+        if re.fullmatch(UUID, uuid.lower()) is None:
             raise Usage(f"guest {name!r}: {uuid!r} is not a UUID")
         _set_text(root, "uuid", uuid.lower())
     elif (old := root.find("uuid")) is not None:

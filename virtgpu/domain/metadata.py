@@ -27,7 +27,8 @@ _NSMAP = {"virtgpu": NAMESPACE}
 
 ALIAS_PREFIX = "ua-virtgpu-"
 _SLICE_ID = re.compile(r"[A-Za-z0-9.-]{1,64}", re.ASCII)
-_ALIAS = re.compile(r"ua-virtgpu-([A-Za-z0-9.-]{1,64})(?:_f([1-7]))?", re.ASCII)
+# Compiled when it is first used: most commands never do.
+_ALIAS = r"ua-virtgpu-([A-Za-z0-9.-]{1,64})(?:_f([1-7]))?"
 
 
 def alias(slice_id: str, function: int = 0) -> str:
@@ -43,7 +44,7 @@ def alias(slice_id: str, function: int = 0) -> str:
 
 def parse_alias(text: str | None) -> tuple[str, int] | None:
     """(slice id, function) of one of our aliases, None for anybody else's."""
-    match = _ALIAS.fullmatch(text or "")
+    match = re.fullmatch(_ALIAS, text or "")
     return None if match is None else (match[1], int(match[2] or 0))
 
 

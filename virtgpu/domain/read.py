@@ -20,7 +20,8 @@ _TAKES_HOST_DEVICE = {
     ("interface", "hostdev"),
     ("disk", "nvme"),
 }
-_MDEV = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}", re.ASCII)
+# Compiled when it is first used: most commands never do.
+_MDEV = r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}"
 
 
 class HostDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +123,7 @@ def pci_address(address: etree._Element) -> PciAddress | None:
 
 
 def _uuid(text: str) -> str | None:
-    if _MDEV.fullmatch(text) is None:
+    if re.fullmatch(_MDEV, text) is None:
         return None
     digits = text.replace("-", "").lower()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -18,7 +18,8 @@ SPARE_PORTS = 2
 _PCIE_MACHINES = re.compile(r"(pc-)?q35|virt(-|\Z)")
 _LAST_BUS = 0xFF
 _PARTS = ("domain", "bus", "slot", "function")
-_NUMBER = re.compile(r"\s*(0[xX][0-9a-fA-F]+|[0-9]+)\s*", re.ASCII)
+# Compiled when it is first used: most commands never do.
+_NUMBER = r"(?a)\s*(0[xX][0-9a-fA-F]+|[0-9]+)\s*"
 
 # Devices of these kinds take a port each when they have no address and are not excepted below.
 _ON_A_PORT = (
@@ -54,7 +55,7 @@ def number(text: str | None) -> int | None:
     >>> number("0x65"), number("101"), number("010"), number("08"), number(None)
     (101, 101, 8, None, None)
     """
-    match = _NUMBER.fullmatch(text or "")
+    match = re.fullmatch(_NUMBER, text or "")
     if match is None or len(match[1]) > 20:
         return None
     digits = match[1]

@@ -20,7 +20,8 @@ _NAME = re.compile(
     r"(?P<suffix>[A-Z0-9]{0,5})",
     re.ASCII,
 )
-_GI_PROFILE = re.compile(r"(?P<slices>\d)g\.(?P<gb>\d{1,3})gb(?P<suffix>[+-][a-z.+-]+)?", re.ASCII)
+# Compiled when it is first used: most commands never do.
+_GI_PROFILE = r"(?a)(?P<slices>\d)g\.(?P<gb>\d{1,3})gb(?P<suffix>[+-][a-z.+-]+)?"
 _PREFIXES = ("nvidia ", "grid ")
 
 
@@ -59,7 +60,7 @@ def parse_type(name: str) -> TypeName | None:
 
 def parse_gi_profile(name: str) -> GiProfileName | None:
     """Read a GPU instance profile's name with or without "MIG "; None when it is none."""
-    match = _GI_PROFILE.fullmatch(name.strip().removeprefix("MIG ").strip())
+    match = re.fullmatch(_GI_PROFILE, name.strip().removeprefix("MIG ").strip())
     if match is None:
         return None
     return GiProfileName(int(match["slices"]), int(match["gb"]), match["suffix"] or "")

@@ -27,7 +27,8 @@ _COUNT = re.compile(r"(\d+)\s*x\s*(?=\S)", re.ASCII)
 _ON = re.compile(r"\s+on\s+(\S+)\s*\Z")
 _SCOPE = re.compile(r"@(\w+)\s*\Z", re.ASCII)
 _SIZE = re.compile(r"(\d+)\s*G(?:iB|B)?(?::([A-Za-z]+))?\Z", re.ASCII)
-_MIG = re.compile(r"mig:([0-9]+g\.[0-9]+gb(?:\+[a-z.]+)*)(?:/(\S.*))?\Z", re.ASCII | re.IGNORECASE)
+# Compiled when it is first used: most commands never do.
+_MIG = r"(?ai)mig:([0-9]+g\.[0-9]+gb(?:\+[a-z.]+)*)(?:/(\S.*))?\Z"
 
 
 class _What(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,7 +149,7 @@ def _what(text: str, whole: str) -> What:
         kind = WholeRequest if head.lower() == "gpu" else VfRequest
         return kind(tail.strip() or None)
     if head.lower() == "mig" and colon:
-        match = _MIG.match(text)
+        match = re.match(_MIG, text)
         if match is None:
             raise Usage(f"{text!r} is not a MIG request", hint="for example mig:1g.10gb+me")
         return MigRequest(match[1].lower(), match[2] and match[2].strip())

@@ -7,7 +7,6 @@ another card leaves a plan valid, and so does one more vGPU on this card with ro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -48,7 +47,7 @@ def _ids(slices: Iterable[Slice]) -> Value:
     return ",".join(sorted(one.id for one in slices)) or None
 
 
-class _Now(NamedTuple):
+class _Now(msgspec.Struct, frozen=True):
     """The host with what is promised on it."""
 
     host: Host

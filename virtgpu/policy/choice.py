@@ -4,7 +4,8 @@ then best fit by frame buffer, then free capacity, then the lowest address."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from virtgpu.errors import Capacity, Conflict, NotFound, Unsupported, Usage, VirtgpuError
 from virtgpu.inventory.names import parse_type
@@ -68,7 +69,7 @@ def _ranks(picks: Sequence[Option]) -> tuple[tuple[int, ...], ...]:
     return tuple(one.rank for one in picks)
 
 
-class Left(NamedTuple):
+class Left(msgspec.Struct, frozen=True):
     """How many more of a type a GPU takes, None when unknown; *note* says why none, or what
     changes first."""
 
@@ -88,7 +89,8 @@ def left(host: Host, slices: Sequence[Slice], stuck: Iterable[str] = ()) -> Iter
             now = room_left(gpu, offer, taken) if offer is not None else (0, None)
             then = _after_changes(gpu, kind, taken) if now[0] == 0 else None
             if offer is not None or then is not None:
-                yield Left(gpu, kind, *(then or now))
+                available, note = then or now
+                yield Left(gpu, kind, available, note)
 
 
 def _after_changes(gpu: Gpu, kind: SliceType, taken: Taken) -> tuple[int, str] | None:
@@ -301,8 +303,6 @@ def _fitting(host: Host, gpu: Gpu, gib: int) -> list[SliceType]:
 
 def _sized(option: Option) -> Option:
     """Smallest first, whatever the card."""
-    import msgspec
-
     first, *rest = option.rank
     size = option.place.framebuffer_mib or 0
     return msgspec.structs.replace(option, rank=(first, size, *rest))

@@ -1,6 +1,7 @@
-"""What a profile must look like, as far as the kernel model relies on it; other keys are free."""
+"""What a profile must look like, as far as the kernel model relies on it; other keys are free.
 
-from __future__ import annotations
+Annotations are values here, not texts: msgspec would have to compile each of them.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -9,7 +10,8 @@ from msgspec import Meta
 
 from virtgpu.errors import Config
 
-_Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]+\Z", max_length=6)]
+_HEX = r"\A[0-9a-f]+\Z"  # one text, so that it is compiled once
+_Hex = Annotated[str, Meta(pattern=_HEX, max_length=6)]
 _Address = Annotated[
     str, Meta(pattern=r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z", max_length=16)
 ]
@@ -17,9 +19,9 @@ _Count = Annotated[int, Meta(ge=0, le=4096)]
 _Mib = Annotated[int, Meta(ge=0, le=1 << 24)]
 
 
-_Class = Annotated[str, Meta(pattern=r"\A[0-9a-f]{6}\Z")]
-_Revision = Annotated[str, Meta(pattern=r"\A[0-9a-f]{2}\Z")]
-_Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{4}\Z")]
+_Class = Annotated[str, Meta(pattern=_HEX, min_length=6, max_length=6)]
+_Revision = Annotated[str, Meta(pattern=_HEX, min_length=2, max_length=2)]
+_Id = Annotated[str, Meta(pattern=_HEX, min_length=4, max_length=4)]
 _Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]+\Z", max_length=64)]
 
 
