@@ -102,6 +102,7 @@ class TestDefinedGuests:
         assert "vm undefine render01" in (caught.value.hint or "")
         with pytest.raises(Conflict, match=f"stale: domain of {slice_id}"):
             host.apply(early)
+        assert "and nobody holds it" in host.plan_undefine("render01").describe()
         host.undefine("render01")
         assert slice_id not in {one.id for one in host.slices()}
 

@@ -229,15 +229,18 @@ class SliceHost:
                 ids=self.door.new_uuid,
                 created=self._now(),
                 adopt=adopt,
-                undefined=self._undefined((r for r in promised if r.id in going), undefining),
+                undefined=self._undefined(
+                    r for r in promised if r.id in going and r.domain_uuid != undefining
+                ),
+                undefining=undefining,
             )
 
         return make
 
-    def _undefined(self, promised: Iterable[Reservation], undefining: str | None) -> frozenset[str]:
-        """The UUIDs of domains that had one of these and are not defined any more, and the one
-        that is being undefined. Raises `Conflict` where libvirt does not say."""
-        found = set() if undefining is None else {undefining}
+    def _undefined(self, promised: Iterable[Reservation]) -> frozenset[str]:
+        """The UUIDs of domains that had one of these and are not defined any more. Raises
+        `Conflict` where libvirt does not say."""
+        found: set[str] = set()
         for one in promised:
             uuid = one.domain_uuid
             if uuid is not None and uuid not in found and not self._is_defined(one, uuid):

@@ -30,13 +30,14 @@ def plan_destroy(
     created: str,
     adopt: bool = False,
     undefined: Collection[str] = (),
+    undefining: str | None = None,
 ) -> Plan:
     """The plan that destroys these slices and releases their reservations.
 
-    *undefined* are the UUIDs of domains that are gone, or go by the same plan: a slice of any
-    other domain stays. Raises `AccessDenied` for a foreign one without *adopt*, `Conflict` for one
-    that is held, or of which it is unknown who holds it, or that a defined guest has, or whose
-    write has not come back.
+    *undefined* are the UUIDs of domains that are gone, *undefining* that of the one that goes by
+    the same plan: a slice of any other domain stays. Raises `AccessDenied` for a foreign one
+    without *adopt*, `Conflict` for one that is held, or of which it is unknown who holds it, or
+    that a defined guest has, or whose write has not come back.
     """
     if not slices:
         raise Usage("no slice was named", hint="see them with: virtgpu slice list")
@@ -51,7 +52,7 @@ def plan_destroy(
     facts: list[Fact] = []
     why: list[str] = []
     for one in slices:
-        _refuse(one, adopt=adopt, undefined=undefined)
+        _refuse(one, adopt=adopt, undefined=(*undefined, undefining))
         why.append(_why(one, undefined))
         reservation = promised.get(one.id)
         if one.state is not SliceState.ABSENT:
@@ -97,7 +98,7 @@ def _why(one: Slice, undefined: Collection[str]) -> str:
     return f"{one.id} is on {one.place.vf or one.place.gpu}{last}"
 
 
-def _refuse(one: Slice, *, adopt: bool, undefined: Collection[str]) -> None:
+def _refuse(one: Slice, *, adopt: bool, undefined: Collection[str | None]) -> None:
     if one.state is SliceState.FOREIGN and not adopt:
         raise AccessDenied(
             f"{_called(one)} was not made by virtgpu",
