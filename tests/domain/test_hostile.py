@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.attachments import mdev, whole
 from tests.support.trees import CASES
-from virtgpu.domain import check, elements, read, render, template
+from virtgpu.domain import elements, read, render, template
+from virtgpu.domain.lint import lint
 from virtgpu.errors import Config, Conflict, Unsupported
 
 REAL = [path.read_bytes() for path in sorted(CASES.glob("L*.xml"))]
@@ -48,7 +49,7 @@ HOSTILE = {
 def test_what_is_no_domain_is_a_config_error_of_one_line(what: str) -> None:
     for act in (
         read.guest,
-        check.check,
+        lint,
         lambda raw: render(raw, name="g", uuid=None, attachments=()),
     ):
         with pytest.raises(Config) as caught:
@@ -114,7 +115,7 @@ def test_any_value_in_any_attribute_is_read_or_refused(data: st.DataObject) -> N
 def survives(raw: bytes) -> None:
     try:
         read.guest(raw)
-        report = check.check(raw)
+        report = lint(raw)
     except Config:
         return
     assert all(isinstance(one.message, str) for one in report.findings)

@@ -16,7 +16,7 @@ from lxml import etree
 
 from tests.real.cells import CELLS
 from virtgpu.api import GuestShape, HostHandle, connect
-from virtgpu.domain.check import check
+from virtgpu.domain.lint import lint
 from virtgpu.errors import Unsupported
 from virtgpu.host.libvirt_domains import define
 from virtgpu.model.pci import PciAddress
@@ -136,7 +136,7 @@ def guest(connection: Any, host: HostHandle, request: str, cell: dict[str, Any])
         assert snapshot() == before, "a refusal changed something"
         return
     xml = host.guest_xml(name)
-    report = check(xml)
+    report = lint(xml)
     assert report.schema, "libvirt's schema is not installed"
     assert report.is_clean, report.findings
     domain = connection.lookupByName(name)

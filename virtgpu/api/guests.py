@@ -19,6 +19,8 @@ from virtgpu.model.steps import DefineDomain
 
 if TYPE_CHECKING:
     from virtgpu.apply.executor import Progress, Result
+    from virtgpu.domain.lint import Context as LintContext
+    from virtgpu.domain.lint import Report as LintReport
     from virtgpu.domain.read import HostDevice
     from virtgpu.domain.target import Target
     from virtgpu.platforms.libvirt import KnownGuest
@@ -249,6 +251,44 @@ class GuestHost(SliceHost):
             )
 
         return make
+
+    def lint_context(self, *, with_host: bool = True) -> LintContext:
+        """What is known of this host for checking domains that are meant for it: its devices."""
+        from virtgpu.domain.lint import Context
+        from virtgpu.inventory.view import read_view
+
+        return (
+            Context(view=read_view(self.door), exists=self.door.exists) if with_host else Context()
+        )
+
+    def lint(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        ignore: Sequence[str] = (),
+        schema: Any = "auto",
+    ) -> tuple[tuple[str, LintReport], ...]:
+        """Check the definitions of guests (None: all), each also against the others and, where it
+        is the machine of the hypervisor, this host. Raises `NotFound`, and `Config` for the
+        schema."""
+        from virtgpu.domain.lint import lint
+        from virtgpu.platforms import libvirt as guests
+
+        with self.libvirt() as connection:
+            known = guests.list_guests(connection)
+            wanted = [one.name for one in known] if names is None else list(names)
+            texts = [(name, guests.guest_xml(connection, name)) for name in wanted]
+            base = self.lint_context(
+                with_host=guests.is_same_machine(connection, self.door) is True
+            )
+            base = base._replace(target=guests.target(connection))
+        results = []
+        for name, text in texts:
+            others = tuple(guest for one in known if one.name != name for guest in one.both)
+            context = base._replace(others=others)
+            found = lint(text, context, schema=schema, ignore=ignore, source=f"guest {name!r}")
+            results.append((name, found))
+        return tuple(results)
 
     def guests(self) -> tuple[KnownGuest, ...]:
         """All guests of the connection."""

@@ -1,6 +1,6 @@
 """libvirt domain XML: built and edited with lxml.
 
-`render` makes a guest's XML, `virtgpu.domain.read` reads anybody's, `virtgpu.domain.check` says
+`render` makes a guest's XML, `virtgpu.domain.read` reads anybody's, `virtgpu.domain.lint` says
 what is wrong with one, `startable` whether a target can start it.
 """
 

@@ -50,6 +50,24 @@ def text_of(root: etree._Element) -> bytes:
     return b"\n".join(pieces) + b"\n"
 
 
+def text_like(root: etree._Element, original: bytes) -> bytes:
+    """The document as UTF-8, with the quotes and the XML declaration of the *original*: what an
+    operator compares shows only what changed."""
+    text = text_of(root)
+    if original.count(b"='") > original.count(b'="'):
+        pieces = re.split(rb"(<!--.*?-->|<!\[CDATA\[.*?\]\]>)", text, flags=re.DOTALL)
+        # lxml writes > inside a value as &gt;, so a tag ends at the first one.
+        pieces[::2] = [re.sub(rb"<[^>]*>", _single_quoted, piece) for piece in pieces[::2]]
+        text = b"".join(pieces)
+    head = re.match(rb"<\?xml [^>]*\?>\s*", original)
+    is_utf8 = head is not None and (b"encoding" not in head[0] or b"utf-8" in head[0].lower())
+    return (head[0] if head is not None and is_utf8 else b"") + text
+
+
+def _single_quoted(tag: re.Match[bytes]) -> bytes:
+    return re.sub(rb"""="([^"']*)\"""", rb"='\1'", tag[0])
+
+
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or "it is empty"
 

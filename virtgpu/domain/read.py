@@ -80,12 +80,17 @@ def guest_of(root: etree._Element) -> Guest:
 
 def host_devices(root: etree._Element) -> Iterator[HostDevice]:
     """Every host device: hostdevs, network VFs, NVMe disks. Unreadable ones are left out."""
+    return (device for _, device in host_devices_of(root))
+
+
+def host_devices_of(root: etree._Element) -> Iterator[tuple[etree._Element, HostDevice]]:
+    """The same, each with its element."""
     devices = root.find("devices")
     for node in [] if devices is None else devices:
         if (node.tag, node.get("type")) in _TAKES_HOST_DEVICE:
             device = _device(node)
             if device is not None:
-                yield device
+                yield node, device
 
 
 def _device(node: etree._Element) -> HostDevice | None:

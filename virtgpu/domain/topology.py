@@ -68,9 +68,14 @@ def number(text: str | None) -> int | None:
 
 
 def guest_address(device: etree._Element) -> tuple[int, int, int, int] | None:
-    """The PCI address of a device in the guest, None when it has none or an unreadable one."""
+    """The PCI address of a device in the guest, None when it has none or an unreadable one.
+
+    Slot 0 of bus 0 is the host bridge's: libvirt takes that address for none, and finds a place
+    (virPCIDeviceAddressIsEmpty).
+    """
     address = device.find("address[@type='pci']")
-    return None if address is None else numbers(address)
+    found = None if address is None else numbers(address)
+    return None if found is None or found[:3] == (0, 0, 0) else found
 
 
 def numbers(address: etree._Element) -> tuple[int, int, int, int] | None:
@@ -166,7 +171,11 @@ def _count_waiting(devices: list[etree._Element]) -> int:
 
 
 def _takes_port(device: etree._Element) -> bool:
-    if device.tag not in _ON_A_PORT or device.find("address") is not None:
+    address = device.find("address")
+    is_placed = address is not None and (
+        address.get("type") != "pci" or guest_address(device) is not None
+    )
+    if device.tag not in _ON_A_PORT or is_placed:
         return False
     match device.tag:
         case "controller":

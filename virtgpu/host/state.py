@@ -420,13 +420,19 @@ def read_given(name: str, what: str, *, hint: str) -> bytes:
 
 
 def write_given(name: str, content: bytes, what: str) -> None:
-    """A file that a person asked us to write: whole, or not at all. Raises `Usage`, `HostError`."""
+    """A file that a person asked us to write: whole, or not at all; one that was there keeps its
+    owner and mode. Raises `Usage`, `HostError`."""
     path = Path(name)
     if not path.name or "\0" in name:
         raise Usage(f"{what} {name!r}: that is no name of a file")
+    path = Path(os.path.realpath(path))  # behind a link: the link stays
     temporary = path.with_name(f"{path.name}{_TEMPORARY}{os.urandom(4).hex()}")
     try:
         temporary.write_bytes(content)
+        if path.exists():
+            old = path.stat()
+            os.chown(temporary, old.st_uid, old.st_gid)
+            temporary.chmod(old.st_mode & 0o7777)
         temporary.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @click.group(name="vm")
 def command() -> None:
-    """Guests: render, define, undefine, list, show."""
+    """Guests: render, define, undefine, list, show, lint."""
 
 
 def _shape_options(function: Function) -> Function:
@@ -158,6 +158,75 @@ def vm_show(world: World, name: str, as_xml: bool) -> None:
             lines.append(f"         {slice_.why}")
     lines += [f"warning  {text}" for text in one.definition.warnings]
     show(world, {"guest": _item(one)}, "\n".join(lines))
+
+
+@verb(command, name="lint", example="virtgpu vm lint render01.xml --level note")
+@click.argument("words", nargs=-1, metavar="[FILE|NAME]...")
+@click.option("--all", "is_all", is_flag=True, help="Every guest of the host.")
+@click.option(
+    "--level",
+    type=click.Choice(("error", "warning", "note")),
+    default="warning",
+    help="The least that is shown; warning is the default.",
+)
+@click.option("--ignore", multiple=True, metavar="CODE", help="Do not look for this rule.")
+@click.option("--explain", metavar="CODE", help="Say all about one rule, and nothing else.")
+@click.option(
+    "--schema", metavar="PATH|none", help="A domain.rng; libvirt's own on this machine otherwise."
+)
+@click.option("--libvirt", metavar="VERSION", help="The libvirt that a file is meant for.")
+@click.option("--qemu", metavar="VERSION", help="The QEMU that a file is meant for.")
+@click.option("--fix", is_flag=True, help="Mend what is safe to mend in files, and show how.")
+@click.option("--dry-run", is_flag=True, help="With --fix: show it and write nothing.")
+@click.option("--sarif", is_flag=True, help="Print SARIF 2.1.0, for code hosts and editors.")
+@click.pass_context
+def vm_lint(
+    context: click.Context,
+    world: World,
+    words: tuple[str, ...],
+    is_all: bool,
+    level: str,
+    ignore: tuple[str, ...],
+    explain: str | None,
+    schema: str | None,
+    libvirt: str | None,
+    qemu: str | None,
+    fix: bool,
+    dry_run: bool,
+    sarif: bool,
+) -> None:
+    """Say what is wrong with domain XML, by libvirt's schema and beyond it.
+
+    Ends with 1 when something is an error. A word with / or ending in .xml is a file, any other
+    a guest of libvirt. Files are held against each other, and against a host only when --host
+    names one. A comment <!-- virtgpu: ignore CODE why --> keeps a rule quiet for the element after
+    it.
+    """
+    from virtgpu.cli import lint
+    from virtgpu.errors import Usage
+
+    if explain is not None:
+        lint.explain(world, explain)
+        return
+    quiet = lint.codes(ignore)
+    if dry_run and not fix:
+        raise Usage("--dry-run belongs to --fix", hint="checking changes nothing")
+    if fix and (is_all or sarif):
+        raise Usage("--fix mends files and shows a diff", hint="leave --all and --sarif out")
+    if fix:
+        lint.mend(world, words, ignore=quiet, dry_run=dry_run)
+        return
+    path = None if schema == "none" else schema or "auto"
+    found = lint.results(
+        world,
+        words,
+        is_all=is_all,
+        ignore=quiet,
+        schema=path,
+        libvirt=lint.version(libvirt, "libvirt"),
+        qemu=lint.version(qemu, "QEMU"),
+    )
+    context.exit(lint.print_results(world, found, level=level, as_sarif=sarif, schema=path))
 
 
 def _item(one: KnownGuest) -> dict[str, Any]:
