@@ -159,12 +159,15 @@ class SliceHost:
         promised = self._reservations()
         check_saved(self.door, self.vendors, plan)(self.read(), promised, self._stuck())
 
-    def recover(self, *, only_look: bool = False) -> Report:
+    def recover(self, *, only_look: bool = False, as_is: Sequence[str] = ()) -> Report:
         """Finish or undo what earlier applies were cut off in; with *only_look* say what there
-        is to do, and touch nothing."""
+        is to do, and touch nothing. Plans in *as_is* end even where a device is in a state that
+        virtgpu does not leave: it stays so. Raises `NotFound` when one of them has ended."""
         from virtgpu.apply.recovery import look, recover
 
-        return look(self.door) if only_look else recover(self.door, self.vendors)
+        if only_look:
+            return look(self.door)
+        return recover(self.door, self.vendors, as_is=as_is)
 
     def damaged(self) -> tuple[str, ...]:
         """A sentence for each reservation that cannot be read; while there is one, nothing is

@@ -3,11 +3,12 @@ step back, and undoes everything when one fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from virtgpu.apply import journal as journals
 from virtgpu.apply import reservations, stuck
 from virtgpu.apply.journal import Journal
 from virtgpu.apply.locking import HostLock, is_libvirts
@@ -25,7 +26,7 @@ from virtgpu.model.gpu import Host
 from virtgpu.model.plan import Plan
 from virtgpu.model.slice import Reservation
 from virtgpu.model.steps import Step
-from virtgpu.plan.facts import stale
+from virtgpu.plan.facts import CHANGED, stale
 
 # What a planner is given: the host, what is promised, and what is stuck.
 MakePlan = Callable[[Host, tuple[Reservation, ...], tuple[str, ...]], Plan]
@@ -133,16 +134,14 @@ def _run(world: World, plan: Plan, lock: HostLock, progress: Progress | None) ->
             lock.suit(step, f"step {number + 1} of {len(plan.steps)}, {step_name(step)}")
             _do_one(world, journal, number, step)
     except Stuck as error:
-        journal.close()
         raise _not_back(plan, error) from error
     except VirtgpuError as error:
         _roll_back(world, journal, lock, error)
-    except BaseException:
-        # Interrupted, or a defect of ours: the journal stays for recovery.
-        journal.close()
-        raise
     else:
         journal.finish()
+    finally:
+        # Unfinished, interrupted, or a defect of ours: what is there stays for recovery.
+        journal.close()
 
 
 def _do_one(world: World, journal: Journal, number: int, step: Step) -> None:
@@ -164,24 +163,40 @@ def _do_one(world: World, journal: Journal, number: int, step: Step) -> None:
 
 def _roll_back(world: World, journal: Journal, lock: HostLock, cause: VirtgpuError) -> None:
     """Undo everything, then raise: the cause itself when nothing had begun."""
-    had_begun = any(line.event == "begin" for line in journal.lines)
+    begun = journals.begun(journal.lines)
     try:
-        undo_all(world, journal, lock)
+        remarks = undo_all(world, journal, lock)
+        remarks += tuple(_not_as_before(world, journal.plan, begun)) if not remarks else ()
     except Stuck as error:
-        journal.close()
         raise _not_back(journal.plan, error) from error
     except VirtgpuError as error:
-        journal.close()
         raise RecoveryNeeded(
             f"{cause.message}; and undoing stopped: {error.message}",
             hint=error.hint or _RECOVER,
         ) from cause
     journal.finish()
-    if not had_begun:
+    if not begun:
         raise cause
+    if remarks:
+        raise RecoveryNeeded(
+            f"{cause.message}; what was done was undone, but {'; '.join(remarks)}",
+            hint="look at it before you go on: virtgpu gpu list",
+        ) from cause
     raise RolledBack(
         f"{cause.message}; everything was undone", hint=cause.hint, transient=cause.transient
     ) from cause
+
+
+def _not_as_before(world: World, plan: Plan, begun: Sequence[int]) -> Iterator[str]:
+    """A sentence for what is not as it was before the plan, from a fresh look at all of it."""
+    for number in begun:
+        seen = observe(world, plan.steps[number])
+        # A VF that the plan itself had turned on has gone with the others.
+        if seen.effect not in (Effect.ABSENT, Effect.GONE):
+            yield seen.found
+    kept = tuple(fact for fact in plan.facts if fact.attribute in CHANGED)
+    promised = reservations.load(world.door.state_dir)
+    yield from stale(msgspec.structs.replace(plan, facts=kept), world.read(), promised)
 
 
 def _not_back(plan: Plan, error: Stuck) -> RecoveryNeeded:

@@ -6,14 +6,14 @@ Their exit status is not believed alone: `-mig 1` ends with 0 and leaves the mod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from virtgpu.apply.world import World, refuse_held
 from virtgpu.errors import Conflict, HostError, Unsupported
 from virtgpu.host.door import Completed, Door, OnChild
 from virtgpu.inventory import holders
 from virtgpu.model import steps
-from virtgpu.model.gpu import Gpu
+from virtgpu.model.gpu import Gpu, GpuInstance
 from virtgpu.model.pci import PciAddress
 
 _PLACES = ("/usr/lib/nvidia", "/usr/lib64/nvidia")
@@ -55,7 +55,8 @@ def set_mig_mode(door: Door, on_child: OnChild | None, address: PciAddress, *, o
     if "pending" in done.stdout + done.stderr:
         raise HostError(
             f"MIG mode of {address} is only pending: a reset of the GPU or a reboot changes it",
-            hint=f"stop what uses the GPU, then: nvidia-smi --gpu-reset -i {address}",
+            hint=f"stop what uses the GPU, then: nvidia-smi -i {address} -mig {'1' if on else '0'}"
+            f" && nvidia-smi --gpu-reset -i {address}",
         )
     _check(done, f"MIG mode of {address}")
 
@@ -66,11 +67,26 @@ def set_mixed(door: Door, on_child: OnChild | None, gpu: Gpu, *, on: bool) -> No
     _check(done, f"mixed-size mode of {gpu.address}")
 
 
-def create_instance(door: Door, on_child: OnChild | None, step: steps.CreateGpuInstance) -> None:
-    """Make the GPU instance at its slot, with its compute instance where that is asked."""
+def create_instance(
+    door: Door, on_child: OnChild | None, step: steps.CreateGpuInstance, world: World
+) -> None:
+    """Make the GPU instance at its slot, with its compute instance where that is asked; of one
+    that is there without it, just that."""
+    for one in _instances_at(world.gpu(step.address), step):
+        argv = ["mig", "-i", str(step.address), "-gi", str(one.id), "-cci"]
+        _check(_smi(door, on_child, *argv), f"compute instance of GPU instance {one.id}")
+        return
     argv = ["mig", "-i", str(step.address), "-cgi", f"{step.profile_id}:{step.start}"]
     done = _smi(door, on_child, *argv, *(["-C"] if step.compute_instance else []))
     _check(done, f"GPU instance {step.profile} of {step.address}")
+
+
+def _instances_at(
+    gpu: Gpu, step: steps.CreateGpuInstance | steps.DestroyGpuInstance
+) -> Iterator[GpuInstance]:
+    for one in gpu.mig.instances if gpu.mig is not None else ():
+        if (one.profile_id, one.start) == (step.profile_id, step.start):
+            yield one
 
 
 def destroy_instance(
@@ -78,12 +94,7 @@ def destroy_instance(
 ) -> None:
     """Destroy the compute instances of the GPU instance at the step's slot, then itself."""
     gpu = world.gpu(step.address)
-    found = [
-        one
-        for one in (gpu.mig.instances if gpu.mig is not None else ())
-        if (one.profile_id, one.start) == (step.profile_id, step.start)
-    ]
-    for one in found:
+    for one in _instances_at(gpu, step):
         users = [vf for vf in gpu.vfs if vf.gpu_instance_id == one.id]
         for vf in users:
             refuse_held(vf.holders, f"VF {vf.address}", "stop its guest")

@@ -13,18 +13,23 @@ from virtgpu.host import paths
 from virtgpu.host.libvirt_domains import lookup, lookup_xml
 from virtgpu.inventory.pci import driver_override
 from virtgpu.inventory.reader import Reader, number
-from virtgpu.model import steps
+from virtgpu.model import binding, steps
+from virtgpu.model.binding import Binding
+from virtgpu.model.gpu import Gpu
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.steps import Step
 
 
 class Effect(Enum):
-    """Where a step stands."""
+    """Where a step stands. *PARTIAL* is a state that its own writes can leave; *OTHER* is one
+    that they cannot: somebody else's work, or a state that we do not know. *GONE*: what it is
+    about is not there any more, and nothing of the step's with it."""
 
     ABSENT = "absent"
     PARTIAL = "partial"
     PRESENT = "present"
     OTHER = "other"
+    GONE = "gone"
 
 
 class Seen(NamedTuple):
@@ -35,6 +40,10 @@ class Seen(NamedTuple):
 
 
 _ABSENT = Seen(Effect.ABSENT, "it is not there")
+
+
+def _gone(address: PciAddress) -> Seen:
+    return Seen(Effect.GONE, f"{address} is gone")
 
 
 def _opposite(seen: Seen) -> Seen:
@@ -54,24 +63,25 @@ def _reservation(world: World, step: steps.Reserve | steps.Release) -> Seen:
     return Seen(Effect.PRESENT, f"slice {wanted.id} is promised")
 
 
+def binding_of(reader: Reader, address: PciAddress) -> Binding:
+    """What the function is bound to now."""
+    driver = reader.last(paths.pci(address, "driver"))
+    return Binding(driver, driver_override(reader, address))
+
+
 def _driver(world: World, step: steps.BindDriver) -> Seen:
-    reader = Reader(world.door)
     if not world.door.exists(paths.pci(step.address)):
-        return Seen(Effect.OTHER, f"{step.address} is gone")
-    driver = reader.last(paths.pci(step.address, "driver"))
-    override = driver_override(reader, step.address)
-    found = f"{step.address} has driver {driver or 'none'}, driver_override {override or 'none'}"
-    if (driver, override) == (step.driver, step.override):
-        return Seen(Effect.PRESENT, found)
-    if (driver, override) == (step.previous_driver, step.previous_override):
-        return Seen(Effect.ABSENT, found)
-    ours = driver in (None, step.driver, step.previous_driver)
-    return Seen(
-        Effect.PARTIAL
-        if ours and override in (step.override, step.previous_override)
-        else Effect.OTHER,
-        found,
+        return _gone(step.address)
+    now = binding_of(Reader(world.door), step.address)
+    found = (
+        f"{step.address} has driver {now.driver or 'none'}, driver_override"
+        f" {now.override or 'none'}"
     )
+    if now == binding.after(step):
+        return Seen(Effect.PRESENT, found)
+    if now == binding.before(step):
+        return Seen(Effect.ABSENT, found)
+    return Seen(Effect.PARTIAL if binding.is_known(step, now) else Effect.OTHER, found)
 
 
 def vfs_of(world: World, pf: PciAddress) -> list[PciAddress]:
@@ -87,39 +97,53 @@ def vfs_of(world: World, pf: PciAddress) -> list[PciAddress]:
 
 
 def _vfs(world: World, step: steps.SetVfs) -> Seen:
-    there = len(vfs_of(world, step.address))
-    said = Reader(world.door).number(paths.pci(step.address, "sriov_numvfs"))
-    found = f"{step.address} has {there} VFs (sriov_numvfs {said})"
-    if there == step.count and said in (step.count, None):
+    if not world.door.exists(paths.pci(step.address)):
+        return _gone(step.address)
+    reader, there = Reader(world.door), len(vfs_of(world, step.address))
+    said = reader.number(paths.pci(step.address, "sriov_numvfs"))
+    driver = reader.last(paths.pci(step.address, "driver"))
+    found = f"{step.address} has {there} VFs (sriov_numvfs {said}) and driver {driver or 'none'}"
+    if driver not in (None, step.driver) and step.tool == "sriov-manage":
+        return Seen(Effect.OTHER, found)
+    has_driver = driver == step.driver or step.tool != "sriov-manage"
+    if has_driver and there == step.count and said in (step.count, None):
         return Seen(Effect.PRESENT, found)
-    if there == step.previous and said in (step.previous, None):
+    if has_driver and there == step.previous and said in (step.previous, None):
         return Seen(Effect.ABSENT, found)
     return Seen(Effect.PARTIAL, found)
 
 
 def _mig_mode(world: World, step: steps.SetMigMode) -> Seen:
-    mode = world.gpu(step.address).mig
-    if mode is None:
+    gpu = _gpu(world, step.address)
+    if gpu is None:
+        return _gone(step.address)
+    if gpu.mig is None:
         return Seen(Effect.OTHER, f"{step.address} says nothing of MIG mode")
-    words = {True: "on", False: "off"}
+    words, mode = {True: "on", False: "off"}, gpu.mig
     found = f"MIG mode of {step.address} is {words[mode.current]}, pending {words[mode.pending]}"
-    if mode.current == step.enabled:
-        return Seen(Effect.PRESENT, found)
-    return Seen(Effect.ABSENT if mode.pending == mode.current else Effect.PARTIAL, found)
+    if mode.current != mode.pending:
+        return Seen(Effect.PARTIAL, found)
+    return Seen(Effect.PRESENT if mode.current == step.enabled else Effect.ABSENT, found)
 
 
 def _mixed(world: World, step: steps.SetMixedSize) -> Seen:
-    mode = world.gpu(step.address).mixed_size
-    if mode is None:
+    gpu = _gpu(world, step.address)
+    if gpu is None:
+        return _gone(step.address)
+    if gpu.mixed_size is None:
         return Seen(Effect.OTHER, f"{step.address} says nothing of mixed-size mode")
-    found = f"mixed-size mode of {step.address} is {'on' if mode else 'off'}"
-    return Seen(Effect.PRESENT if mode == step.enabled else Effect.ABSENT, found)
+    found = f"mixed-size mode of {step.address} is {'on' if gpu.mixed_size else 'off'}"
+    return Seen(Effect.PRESENT if gpu.mixed_size == step.enabled else Effect.ABSENT, found)
 
 
 def _instance(world: World, step: steps.CreateGpuInstance | steps.DestroyGpuInstance) -> Seen:
-    mode = world.gpu(step.address).mig
+    gpu = _gpu(world, step.address)
+    if gpu is None:
+        return _gone(step.address)
+    if gpu.mig is None:
+        return Seen(Effect.OTHER, f"{step.address} says nothing of its GPU instances")
     slots = set(range(step.start, step.start + step.size))
-    for one in mode.instances if mode is not None else ():
+    for one in gpu.mig.instances:
         if slots.isdisjoint(range(one.start, one.start + one.size)):
             continue
         found = f"GPU instance {one.id} (profile {one.profile_id}) begins at slot {one.start}"
@@ -128,6 +152,11 @@ def _instance(world: World, step: steps.CreateGpuInstance | steps.DestroyGpuInst
         is_whole = bool(one.compute_instances) or not step.compute_instance
         return Seen(Effect.PRESENT if is_whole else Effect.PARTIAL, found)
     return _ABSENT
+
+
+def _gpu(world: World, address: PciAddress) -> Gpu | None:
+    """The GPU, None when it is gone; raises `NotFound` when no GPU is seen in what is there."""
+    return world.gpu(address) if world.door.exists(paths.pci(address)) else None
 
 
 def _mdev(world: World, step: steps.CreateMdev | steps.RemoveMdev) -> Seen:

@@ -10,14 +10,14 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from virtgpu.apply import nvidia_tools, reservations
-from virtgpu.apply.observe import current_type, vfs_of
+from virtgpu.apply.observe import binding_of, current_type, vfs_of
 from virtgpu.apply.world import World, mdev_holders, refuse_held, vfio_holders
 from virtgpu.errors import Capacity, Config, HostError, NotFound
 from virtgpu.host import libvirt_domains, paths
 from virtgpu.host.door import OnChild
 from virtgpu.inventory.reader import Reader
 from virtgpu.inventory.vendor_vfio import parse_creatable
-from virtgpu.model import steps
+from virtgpu.model import binding, steps
 from virtgpu.model.gpu import Holder
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.steps import Step
@@ -62,22 +62,13 @@ def _refused(path: str, text: str, error: OSError) -> HostError:
 
 
 def _bind(doing: Doing, step: steps.BindDriver) -> None:
-    """driver_override, unbind, drivers_probe: the order that Linux and libvirt use."""
+    """From whatever state the step can be in: the writes that are left."""
     door, reader = doing.world.door, Reader(doing.world.door)
-    now = reader.last(paths.pci(step.address, "driver"))
-    if now is not None and now != step.driver:
+    now, wanted = binding_of(reader, step.address), binding.after(step)
+    if now.driver not in (None, wanted.driver):
         refuse_held(_users(doing.world, step.address), str(step.address), _STOP)
-    if now == step.driver:
-        _override(doing, step.address, step.override)
-        return
-    # While it is bound, only this one driver may take it.
-    _override(doing, step.address, step.driver or step.override)
-    if now is not None:
-        write(doing, paths.driver(now, "unbind"), step.address, can_block=True)
-    if step.driver is not None:
-        write(doing, paths.PCI_PROBE, step.address, can_block=True)
-    if step.driver is not None and step.override != step.driver:
-        _override(doing, step.address, step.override)
+    for one in binding.writes(now, wanted):
+        _write_binding(doing, step.address, one, now.driver)
     found = reader.last(paths.pci(step.address, "driver"))
     if step.driver is not None and found is None and not door.exists(paths.driver(step.driver)):
         raise HostError(
@@ -86,9 +77,17 @@ def _bind(doing: Doing, step: steps.BindDriver) -> None:
         )
 
 
-def _override(doing: Doing, address: PciAddress, driver: str | None) -> None:
-    # A blank clears it: the kernel takes an empty write for no write.
-    write(doing, paths.pci(address, "driver_override"), f"{driver or ''}\n")
+def _write_binding(
+    doing: Doing, address: PciAddress, one: binding.BindingWrite, bound_to: str | None
+) -> None:
+    match one.file:
+        case "driver_override":
+            # A blank clears it: the kernel takes an empty write for no write.
+            write(doing, paths.pci(address, one.file), f"{one.leaves.override or ''}\n")
+        case "unbind":
+            write(doing, paths.driver(bound_to or "", one.file), address, can_block=True)
+        case "drivers_probe":
+            write(doing, paths.PCI_PROBE, address, can_block=True)
 
 
 def _users(world: World, address: PciAddress) -> tuple[Holder, ...] | None:
@@ -102,13 +101,26 @@ def _users(world: World, address: PciAddress) -> tuple[Holder, ...] | None:
 
 def _set_vfs(doing: Doing, step: steps.SetVfs) -> None:
     """All VFs on or off; the write returns before the last of them can be used."""
-    for vf in vfs_of(doing.world, step.address):
+    there = vfs_of(doing.world, step.address)
+    for vf in there:
         refuse_held(vfio_holders(doing.world.door, vf), f"VF {vf}", _STOP)
     if step.tool == "sriov-manage":
-        nvidia_tools.sriov_manage(doing.world.door, doing.on_child, step.address, on=step.count > 0)
+        _manage_vfs(doing, step)
     else:
-        write(doing, paths.pci(step.address, "sriov_numvfs"), str(step.count), can_block=True)
+        for count in (0, step.count) if len(there) not in (0, step.count) else (step.count,):
+            # The kernel takes a number for no VFs only (sriov_numvfs_store: EBUSY).
+            path = paths.pci(step.address, "sriov_numvfs")
+            write(doing, path, str(count), can_block=True)
     _await_vfs(doing.world, step)
+
+
+def _manage_vfs(doing: Doing, step: steps.SetVfs) -> None:
+    """sriov-manage takes the PF from its driver; one that was cut off has not given it back."""
+    door = doing.world.door
+    if step.driver is not None and not door.exists(paths.pci(step.address, "driver")):
+        write(doing, paths.PCI_PROBE, step.address, can_block=True)
+    if len(vfs_of(doing.world, step.address)) != step.count:
+        nvidia_tools.sriov_manage(door, doing.on_child, step.address, on=step.count > 0)
 
 
 def _await_vfs(world: World, step: steps.SetVfs) -> None:
@@ -230,7 +242,7 @@ _DO: dict[type[Any], Callable[[Doing, Any], None]] = {
     steps.SetMigMode: _set_mode,
     steps.SetMixedSize: _set_mode,
     steps.CreateGpuInstance: lambda doing, step: nvidia_tools.create_instance(
-        doing.world.door, doing.on_child, step
+        doing.world.door, doing.on_child, step, doing.world
     ),
     steps.DestroyGpuInstance: lambda doing, step: nvidia_tools.destroy_instance(
         doing.world.door, doing.on_child, step, doing.world

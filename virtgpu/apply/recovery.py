@@ -6,7 +6,7 @@ twice is the same as once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -16,9 +16,9 @@ from virtgpu.apply.journal import Journal
 from virtgpu.apply.locking import HostLock
 from virtgpu.apply.observe import Effect, observe
 from virtgpu.apply.perform import Doing, perform
-from virtgpu.apply.undo import step_name, undo_all
+from virtgpu.apply.undo import is_to_do, step_name, undo_all
 from virtgpu.apply.world import World
-from virtgpu.errors import HostError, VirtgpuError
+from virtgpu.errors import HostError, NotFound, VirtgpuError
 from virtgpu.host import state
 from virtgpu.host.door import Door, Stuck
 from virtgpu.inventory.vendor import Vendor
@@ -26,13 +26,15 @@ from virtgpu.model.plan import Plan
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one journal. *outcome* is `finished`, `undone` or `left` with *reason*; where
-    recovery only looked, `to finish` or `to undo`."""
+    """What became of one journal. *outcome* is `finished` or `undone` (*reason* then names what
+    has gone, or was left as it is), or `left` with *reason* and *hint*; where recovery only
+    looked, `to finish` or `to undo`."""
 
     plan: str
     summary: str
     outcome: str
     reason: str | None = None
+    hint: str | None = None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +59,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def recover(door: Door, vendors: Sequence[Vendor]) -> Report:
+def recover(door: Door, vendors: Sequence[Vendor], *, as_is: Collection[str] = ()) -> Report:
     """Finish or undo every apply that was cut off, and say which.
 
-    What cannot be done now is left as it is and said so; nothing foreign is touched. Raises
-    `Conflict` when the host lock is not free in time.
+    What cannot be done now is left as it is and said so; nothing foreign is touched. Plans in
+    *as_is* end even where a device is in a state that none of our writes leaves: it stays so.
+    Raises `Conflict` when the host lock is not free in time, `NotFound` for a plan of which there
+    is no journal.
     """
+    unknown = set(as_is) - {path.stem for path in journals.files(door.state_dir)}
+    if unknown:
+        raise NotFound(
+            f"there is no unfinished plan {min(unknown)!r}", hint="see: virtgpu recover --dry-run"
+        )
     world = World(door, vendors)
     done: list[Recovered] = []
     running = 0
@@ -75,7 +84,7 @@ def recover(door: Door, vendors: Sequence[Vendor]) -> Report:
         if journal is None:
             running += path.exists()
             continue
-        done.append(_one(world, journal))
+        done.append(_one(world, journal, journal.plan.id in as_is))
     for folder in (journals.folder(door.state_dir), reservations.folder(door.state_dir)):
         state.sweep(folder)
     return Report(journals=tuple(done), running=running, damaged=_damaged(door))
@@ -105,7 +114,7 @@ def _damaged(door: Door) -> tuple[str, ...]:
     return tuple(error.message for error in reservations.scan(door.state_dir)[1])
 
 
-def _one(world: World, journal: Journal) -> Recovered:
+def _one(world: World, journal: Journal, as_is: bool) -> Recovered:
     plan = journal.plan
     waiting = stuck.of_lines(world.door, journal.lines)
     if waiting is not None:
@@ -115,30 +124,32 @@ def _one(world: World, journal: Journal) -> Recovered:
         return Recovered(plan=plan.id, summary=plan.summary, outcome="left", reason=reason)
     try:
         with HostLock(world.door.state_dir) as lock:
-            outcome = _settle(world, journal, lock)
+            outcome, remarks = _settle(world, journal, lock, as_is)
+        journal.finish()
     except Stuck as error:
-        journal.close()
         return Recovered(plan=plan.id, summary=plan.summary, outcome="left", reason=str(error))
     except VirtgpuError as error:
-        journal.close()
         return _left(plan.id, plan.summary, error)
-    except BaseException:
+    finally:
         journal.close()
-        raise
-    journal.finish()
-    return Recovered(plan=plan.id, summary=plan.summary, outcome=outcome)
+    return Recovered(
+        plan=plan.id, summary=plan.summary, outcome=outcome, reason="; ".join(remarks) or None
+    )
 
 
 def _left(name: str, summary: str, error: VirtgpuError) -> Recovered:
-    return Recovered(plan=name, summary=summary, outcome="left", reason=error.message)
+    return Recovered(
+        plan=name, summary=summary, outcome="left", reason=error.message, hint=error.hint
+    )
 
 
-def _settle(world: World, journal: Journal, lock: HostLock) -> str:
+def _settle(
+    world: World, journal: Journal, lock: HostLock, as_is: bool
+) -> tuple[str, tuple[str, ...]]:
+    """What became of it, and what there is to say of devices that are not as it should be."""
     if not _is_to_finish(journal.plan, journal.lines):
-        undo_all(world, journal, lock)
-        return "undone"
-    _finish(world, journal.plan, journal, lock)
-    return "finished"
+        return "undone", undo_all(world, journal, lock, as_is=as_is)
+    return "finished", tuple(_finish(world, journal, lock, as_is))
 
 
 def _is_to_finish(plan: Plan, lines: list[journals.Line]) -> bool:
@@ -148,19 +159,20 @@ def _is_to_finish(plan: Plan, lines: list[journals.Line]) -> bool:
     return not is_undoing and (is_whole or plan.goal == "take")
 
 
-def _finish(world: World, plan: Plan, journal: Journal, lock: HostLock) -> None:
+def _finish(world: World, journal: Journal, lock: HostLock, as_is: bool) -> Iterator[str]:
     """Go on with a plan that takes away: what is gone already is gone."""
-    done = journals.ended(journal.lines)
+    plan, done = journal.plan, journals.ended(journal.lines)
     for number, step in enumerate(plan.steps):
         if number in done:
             continue
         lock.suit(step, f"recovery of step {number + 1}, {step_name(step)}")
         seen = observe(world, step)
-        if seen.effect in (Effect.ABSENT, Effect.PARTIAL):
+        if is_to_do(plan, step, seen, as_is):
             journal.begin(number)
             perform(Doing(world, lambda child, n=number: journal.child(n, child)), step)  # type: ignore[misc]
             seen = observe(world, step)
             if seen.effect is not Effect.PRESENT:
                 raise HostError(f"{step_name(step)} had no effect: {seen.found}")
-        # Somebody else's by now is none of ours: what was to be taken away is gone.
         journal.end(number)
+        if seen.effect is not Effect.PRESENT:
+            yield seen.found

@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from virtgpu.apply import journal as journals
 from virtgpu.apply import reservations, stuck
 from virtgpu.apply.journal import Journal
 from virtgpu.apply.locking import HostLock
-from virtgpu.apply.observe import Effect, observe
+from virtgpu.apply.observe import Effect, Seen, observe
 from virtgpu.apply.perform import Doing, perform
 from virtgpu.apply.world import World
 from virtgpu.errors import Conflict, HostError
 from virtgpu.model import steps
 from virtgpu.model.gpu import Gpu
+from virtgpu.model.plan import Plan
 from virtgpu.model.steps import Step, inverse
 
 _SHARED = (steps.SetVfs, steps.SetMigMode, steps.SetMixedSize)
 
 
-def undo_all(world: World, journal: Journal, lock: HostLock) -> None:
-    """Undo every step that was begun and not undone, the last one first.
+def undo_all(
+    world: World, journal: Journal, lock: HostLock, *, as_is: bool = False
+) -> tuple[str, ...]:
+    """Undo every step that was begun and not undone, the last one first; a sentence for each
+    device that has gone, with what was done to it.
 
-    Raises the `VirtgpuError` (or `Stuck`) of the first one that cannot be undone; the rest then
-    stays, and the journal remembers it. Raises `Conflict` before anything is undone when one of
-    its slices is another's by now, or a guest is undefined already: that only recovery can finish.
+    Raises the `VirtgpuError` (or `Stuck`) of the first one that cannot be undone, `Conflict` for
+    a state that none of our writes leaves; the rest then stays, and the journal remembers it. With
+    *as_is* such a state stays, and is among the sentences. Raises `Conflict` before anything is
+    undone when one of its slices is another's by now, or a guest is undefined already: that only
+    recovery can finish.
     """
     for number in journals.begun(journal.lines):
         _refuse_past(world, journal.plan.steps[number])
+    remarks: list[str] = []
     for number in reversed(journals.begun(journal.lines)):
         step = journal.plan.steps[number]
         lock.suit(step, f"undo of step {number + 1}, {step_name(step)}")
-        _undo_one(world, journal, number, step)
+        remarks += _undo_one(world, journal, number, step, as_is)
+    return tuple(remarks)
 
 
-def _undo_one(world: World, journal: Journal, number: int, step: Step) -> None:
+def _undo_one(
+    world: World, journal: Journal, number: int, step: Step, as_is: bool
+) -> Iterator[str]:
     back = inverse(step)
     seen = observe(world, back)
-    # What is neither before nor after our step is somebody else's work: nothing of ours is there.
-    is_ours = seen.effect in (Effect.ABSENT, Effect.PARTIAL)
-    if is_ours:
+    if is_to_do(journal.plan, back, seen, as_is):
         _refuse_used(world, journal, step)
         journal.undo(number)
         perform(Doing(world, lambda child: journal.child(number, child)), back)
@@ -45,6 +55,24 @@ def _undo_one(world: World, journal: Journal, number: int, step: Step) -> None:
         if seen.effect is not Effect.PRESENT:
             raise HostError(f"undoing {step_name(step)} had no effect: {seen.found}")
     journal.undone(number)
+    if seen.effect is not Effect.PRESENT:
+        yield seen.found
+
+
+def is_to_do(plan: Plan, step: Step, seen: Seen, as_is: bool) -> bool:
+    """Whether the step is still to be done; it is not when it is done, or its device has gone.
+
+    Raises `Conflict` for a state that none of our writes leaves, unless that is to stay *as it
+    is*: what was done to the device is unknown then, so nothing is done to it, and it is not
+    said to be settled.
+    """
+    if seen.effect is Effect.OTHER and not as_is:
+        raise Conflict(
+            f"{step_name(step)} is not done: {seen.found}, which virtgpu does not leave",
+            hint="set it right, then: virtgpu recover; or leave it as it is: virtgpu recover"
+            f" --as-is {plan.id}",
+        )
+    return seen.effect in (Effect.ABSENT, Effect.PARTIAL)
 
 
 def _refuse_past(world: World, step: Step) -> None:

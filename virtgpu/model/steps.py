@@ -48,16 +48,20 @@ class BindDriver(_Step, tag="bind-driver", frozen=True, kw_only=True):
 
 
 class SetVfs(_Step, tag="set-vfs", frozen=True, kw_only=True):
-    """Turn VFs on (*previous* 0) or off (*count* 0); *tool* is `sriov_numvfs` or `sriov-manage`."""
+    """Turn VFs on (*previous* 0) or off (*count* 0); *tool* is `sriov_numvfs` or `sriov-manage`.
+
+    *driver* is the PF's own: sriov-manage takes the PF from it and gives it back.
+    """
 
     address: PciAddress
     count: int
     previous: int
     tool: Literal["sriov_numvfs", "sriov-manage"]
+    driver: KernelName | None = None
 
 
 class SetMigMode(_Step, tag="set-mig-mode", frozen=True, kw_only=True):
-    """Turn MIG mode on or off; done only when the *current* mode reads back."""
+    """Turn MIG mode on or off; done only when the *current* mode reads back, none pending."""
 
     address: PciAddress
     enabled: bool

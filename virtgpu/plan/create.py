@@ -138,6 +138,7 @@ def _preparations(gpu: Gpu, option: Option, prepared: set[tuple[str, str]]) -> l
                 count=prepare.vfs,
                 previous=len(gpu.vfs),
                 tool="sriov-manage" if gpu.enable_vfs == "sriov-manage" else "sriov_numvfs",
+                driver=gpu.driver,
             )
         )
     if prepare.mixed and _first(prepared, address, "mixed"):

@@ -29,11 +29,14 @@ def _framework(gpu: Gpu) -> Value:
 
 
 def _layout(gpu: Gpu) -> Value:
-    """The GPU instances: profile and start of each."""
+    """MIG mode, and the GPU instances: profile and start of each."""
     if gpu.mig is None:
         return None
     made = sorted(f"{one.profile_id}@{one.start}" for one in gpu.mig.instances)
-    return ("on " if gpu.mig.current else "off ") + ",".join(made)
+    mode = "on" if gpu.mig.current else "off"
+    if gpu.mig.pending != gpu.mig.current:
+        mode += f", {'on' if gpu.mig.pending else 'off'} after a reset"
+    return f"{mode} {','.join(made)}"
 
 
 def _held(holders: tuple[Holder, ...] | None) -> Value:
@@ -94,6 +97,8 @@ _PROMISED_VF: dict[str, Callable[[Gpu, Vf, _Now], Value]] = {
 _RESERVED = "reserved"
 _DOMAIN = "domain"
 _OFFERED = "type left"
+# What steps change, by intent or beside it: after undoing them it is as it was.
+CHANGED = ("driver", "framework", "functions", "vfs", "mixed size", "MIG layout", "vf type")
 ATTRIBUTES = (*_OF_GPU, *_OF_VF, *_PROMISED_GPU, *_PROMISED_VF, _RESERVED, _OFFERED, _DOMAIN)
 
 

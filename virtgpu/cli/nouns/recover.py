@@ -11,9 +11,15 @@ from virtgpu.errors import RecoveryNeeded
 
 @click.command(cls=Verb, name="recover", example="virtgpu recover")
 @click.option("--dry-run", is_flag=True, help="Say what there is to do, and touch nothing.")
-def command(world: World, dry_run: bool) -> None:
+@click.option(
+    "--as-is",
+    multiple=True,
+    metavar="PLAN",
+    help="End this plan though a device is in a state that virtgpu does not leave; it stays so.",
+)
+def command(world: World, dry_run: bool, as_is: tuple[str, ...]) -> None:
     """Finish or undo what was cut off, and say which; ends with 13 when something is left."""
-    report = world.handle().recover(only_look=dry_run)
+    report = world.handle().recover(only_look=dry_run, as_is=as_is)
     lines = list(report.sentences) or ["nothing to recover"]
     if report.running:
         lines.append(f"{report.running} apply at work now, left alone")
@@ -27,5 +33,6 @@ def command(world: World, dry_run: bool) -> None:
     left = [one for one in report.journals if one.outcome == "left"]
     if left:
         raise RecoveryNeeded(
-            f"{left[0].summary}: {left[0].reason}", hint="virtgpu recover, once that is over"
+            f"{left[0].summary}: {left[0].reason}",
+            hint=left[0].hint or "virtgpu recover, once that is over",
         )
