@@ -124,9 +124,15 @@ class TestG05:
 
     def test_case_and_prefix_are_the_only_tolerance(self, tmp_path: Path) -> None:
         host = hosts.case("G05", tmp_path)
-        with pytest.raises((Capacity, Unsupported)) as caught:
-            host.plan("a100-1-5c", guest="g1")  # found; its card says nothing of MIG here
-        assert not isinstance(caught.value, NotFound)
+        plan = host.plan("a100-1-5c", guest="g1")
+        assert kinds(plan) == ["Reserve", "SetVgpuType"]
+
+    def test_the_list_and_the_reason_say_the_same_number(self, tmp_path: Path) -> None:
+        host = hosts.case("G05", tmp_path)
+        assert [one.available for one in host.types()] == [1, 1]
+        assert host.plan("A100-1-5C").why[0].endswith("and 1 of the type fit")
+        with pytest.raises(Capacity, match="1 of 2 can be had"):
+            host.plan("2xA100-1-5C")
 
 
 def test_g07_a_pending_mode_is_not_on(tmp_path: Path) -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support import hosts
+from tests.support.scenarios import SCENARIOS
 from virtgpu.errors import Capacity, NotFound, Usage, VirtgpuError
+from virtgpu.model import gpu as model
+from virtgpu.model.pci import PciAddress
 from virtgpu.model.request import Request
 from virtgpu.model.slice import SliceState
 from virtgpu.policy import names
+from virtgpu.policy.choice import choose, left
+from virtgpu.policy.ledger import join
+from virtgpu.sim import profiles
 
 TYPES = json.loads((Path(__file__).parent.parent / "data" / "vgpu-type-names.json").read_text())
 
@@ -88,6 +96,42 @@ class TestNames:
             hosts.handle("a40x2-mdev-vf", tmp_path).plan(wrong)
         assert "close names" in (caught.value.hint or "")
 
+    @pytest.mark.parametrize("end", ["DC-3Q", "blackwell dc-3q", "6000 Blackwell DC-3Q"])
+    def test_the_end_of_a_name_is_enough_where_one_type_of_the_host_has_it(
+        self, tmp_path: Path, end: str
+    ) -> None:
+        plan = hosts.handle("rtxpro6000-domain1", tmp_path).plan(end)
+        name = plan.steps[0].reservation.place.type_name  # type: ignore[union-attr]
+        assert name == "NVIDIA RTX Pro 6000 Blackwell DC-3Q"
+
+    @pytest.mark.parametrize("part", ["C-3Q", "3Q", "-3Q", "DC-3", "Blackwell DC", "DC-5Q"])
+    def test_a_part_of_a_word_or_a_beginning_is_never_taken(
+        self, tmp_path: Path, part: str
+    ) -> None:
+        with pytest.raises((NotFound, Usage)):
+            hosts.handle("rtxpro6000-domain1", tmp_path).plan(part)
+
+    def test_an_end_that_two_types_have_asks_which(self, tmp_path: Path) -> None:
+        host = hosts.handle("rtxpro6000-domain1", tmp_path).read()
+        both = _with_another(host, "0001:c8:00.0", "NVIDIA RTX 5000 Ada DC-3Q")
+        with pytest.raises(Usage, match=r"2 types of this host end with 'DC-3Q'") as caught:
+            choose(both, Request.parse("DC-3Q on 0001:c8:00.0"), ())
+        assert "NVIDIA RTX 5000 Ada DC-3Q" in (caught.value.hint or "")
+        assert "NVIDIA RTX Pro 6000 Blackwell DC-3Q" in (caught.value.hint or "")
+
+    def test_ends_of_the_documented_names_are_told_apart(self) -> None:
+        assert names.meant("DC-12Q", TYPES) == ("NVIDIA RTX Pro 6000 Blackwell DC-12Q",)
+        assert names.meant("NVIDIA A40-12Q", TYPES) == ("NVIDIA A40-12Q",)
+        assert names.meant("12Q", TYPES) == ()
+
+    def test_the_nearest_instance_profiles_are_named_first(self, tmp_path: Path) -> None:
+        # GB200 as nvidia-smi prints it: NVIDIA MIG user guide, "GB200 MIG profiles".
+        gb200 = ["7g.186gb", "4g.93gb", "3g.93gb", "2g.47gb", "1g.47gb", "1g.23gb+me", "1g.23gb"]
+        assert names.near_profiles("1g.24gb", gb200)[:3] == ["1g.23gb", "1g.23gb+me", "1g.47gb"]
+        with pytest.raises(NotFound, match=r"mig:1g\.23gb") as caught:
+            hosts.handle("rtxpro6000-domain1", tmp_path).plan("mig:1g.23gb")
+        assert "nearest first: 1g.24gb+gfx, 2g" in (caught.value.hint or "")
+
     def test_every_type_name_is_read_and_printed_the_same(self) -> None:
         for name in TYPES:
             request = Request.parse(name)
@@ -96,6 +140,73 @@ class TestNames:
 
     def test_no_two_types_are_taken_for_one(self) -> None:
         assert len({names.bare(one) for one in TYPES}) == len(set(TYPES))
+
+
+class TestCounts:
+    @pytest.mark.parametrize(
+        ("profile", "request_", "fewer"),
+        [
+            ("dgx-a100-8x80gb", "9xgpu", "8xgpu"),
+            ("a40x2-mdev-vf", "9xA40-12Q", "7xA40-12Q"),
+            ("a40x2-vendor-vfio", "9xA40-12Q", "4xA40-12Q"),
+            ("intel-flex170", "20xvf", "3xvf"),
+            ("intel-flex140x2-off", "40xvf on 0000:af:00.0", "31xvf on 0000:af:00.0"),
+            ("h100x2-mig-vgpu", "20xmig:1g.10gb", "14xmig:1g.10gb"),
+            ("pve-2xt4-mdev", "20xT4-4Q", "6xT4-4Q"),
+        ],
+    )
+    def test_what_this_request_has_chosen_is_told_from_what_others_have(
+        self, tmp_path: Path, profile: str, request_: str, fewer: str
+    ) -> None:
+        host = hosts.handle(profile, tmp_path)
+        with pytest.raises(Capacity, match="already chosen in this request") as caught:
+            host.plan(request_)
+        assert "is taken" not in caught.value.message.replace("is taken by", "")
+        assert "not there yet" not in caught.value.message
+        assert caught.value.hint == f"so many can be had: '{fewer}'"
+        host.plan(fewer)
+
+
+def _with_another(host: model.Host, address: str, name: str) -> model.Host:
+    """The host with one more card, whose DC-3Q is another product's."""
+    (gpu,) = (one for one in host.gpus if one.address == address)
+    offers = tuple(
+        msgspec.structs.replace(one, type=msgspec.structs.replace(one.type, name=name))
+        for one in gpu.offers
+        if (one.type.name or "").endswith("DC-3Q")
+    )
+    other = msgspec.structs.replace(gpu, address=PciAddress("0001:d8:00.0"), offers=offers)
+    return msgspec.structs.replace(host, gpus=(*host.gpus, other))
+
+
+@pytest.mark.parametrize(
+    ("profile", "made"),
+    [
+        *((one, None) for one in profiles.names()),
+        *((one.profile, one.request) for one in SCENARIOS),
+    ],
+)
+def test_what_is_left_is_what_can_be_had(tmp_path: Path, profile: str, made: str | None) -> None:
+    handle = hosts.handle(profile, tmp_path)
+    if made is not None:
+        handle.create(made)
+    host = handle.read()
+    slices = join(host, handle._reservations(), ())
+    for one in left(host, slices):
+        what = "vf" if one.type.id == "vf" else names.label(one.type)
+        assert one.available is not None
+        for count in (one.available, one.available + 1):
+            if not 1 <= count <= 64:
+                continue
+            request = Request.parse(f"{count}x{what} on {one.gpu.address}")
+            try:
+                options = choose(host, request, slices)
+            except VirtgpuError:
+                assert count > one.available, (what, one)
+            else:
+                assert count == one.available, (what, one)
+                said = re.search(r"and (\d+) of the type fit|first of (\d+) free", options[0].why)
+                assert said is None or one.available == int(said[1] or said[2])
 
 
 _ADDRESSES = st.builds(

@@ -210,8 +210,9 @@ def kinds_of(host: Host, gpu: Gpu) -> tuple[SliceType, ...]:
 
 
 def _by_name(host: Host, gpus: Sequence[Gpu], name: str, on: PciAddress | None) -> Ask:
+    called = _full_name(host, name)
     kinds = {
-        gpu.address: [k for k in kinds_of(host, gpu) if names.is_called(k, name)] for gpu in gpus
+        gpu.address: [k for k in kinds_of(host, gpu) if names.is_called(k, called)] for gpu in gpus
     }
     if not any(kinds.values()):
         hidden = [one for gpu in gpus if (one := _hidden(gpu, name)) is not None]
@@ -227,6 +228,21 @@ def _by_name(host: Host, gpus: Sequence[Gpu], name: str, on: PciAddress | None) 
             hint=f"close names: {', '.join(close)}" if close else "see them: virtgpu type list",
         )
     return lambda gpu, taken: _best(gpu, kinds[gpu.address], on, taken, name)
+
+
+def _full_name(host: Host, name: str) -> str:
+    """The type's name where its end was given: whichever GPU is asked, the host knows it by that.
+
+    Raises `Usage` with the candidates where several end so.
+    """
+    labels = [names.label(kind) for gpu in host.gpus for kind in types_of(gpu)]
+    found = names.meant(name, labels)
+    if len(found) > 1:
+        raise Usage(
+            f"{len(found)} types of this host end with {name!r}; say which",
+            hint=f"they are: {listed(found, 12)}",
+        )
+    return found[0] if found else name
 
 
 def _hidden(gpu: Gpu, name: str) -> str | None:
@@ -311,12 +327,13 @@ def _sized(option: Option) -> Option:
 def _by_profile(
     host: Host, gpus: Sequence[Gpu], profile: str, name: str | None, on: PciAddress | None
 ) -> Ask:
+    called = None if name is None else _full_name(host, name)
     kinds = {
         gpu.address: [
             k
             for k in kinds_of(host, gpu)
             if (k.gi_profile or "").lower() == profile
-            and (name is None or names.is_called(k, name))
+            and (called is None or names.is_called(k, called))
         ]
         for gpu in gpus
     }
@@ -332,14 +349,15 @@ def _by_profile(
 
 
 def _no_profile(host: Host, gpus: Sequence[Gpu], profile: str, name: str | None) -> VirtgpuError:
-    found = sorted({k.gi_profile for gpu in gpus for k in kinds_of(host, gpu) if k.gi_profile})
+    found = {k.gi_profile for gpu in gpus for k in kinds_of(host, gpu) if k.gi_profile}
     if not found:
         return Unsupported(
             f"no GPU here offers MIG-backed vGPUs, so mig:{profile} cannot be served",
             hint="they need MIG mode and NVIDIA's vGPU Manager: virtgpu gpu show ADDRESS",
         )
     what = f"mig:{profile}" + (f"/{name}" if name else "")
-    return NotFound(f"no GPU here offers {what}", hint=f"profiles are: {listed(found, 12)}")
+    near = listed(names.near_profiles(profile, found), 12)
+    return NotFound(f"no GPU here offers {what}", hint=f"profiles are, the nearest first: {near}")
 
 
 # -- picking
@@ -371,13 +389,16 @@ def _refused(request: Request, made: int, refusals: Sequence[Refusal]) -> Virtgp
     """The one refusal as it is; of several the kind that says most, and each GPU's sentence."""
     telling = [one for one in refusals if one.kind is not NotFound] or list(refusals)
     prefix = f"{made} of {request.count} can be had: " if request.count > 1 else ""
+    fewer = (
+        f"so many can be had: '{msgspec.structs.replace(request, count=made)}'" if made else None
+    )
     if len(telling) == 1:
         one = telling[0]
         kind = one.kind if not made else Capacity
-        return kind(f"{prefix}{one.sentence}", hint=one.hint)
+        return kind(f"{prefix}{one.sentence}", hint=fewer or one.hint)
     kinds = {one.kind for one in telling}
     # Everything being somebody's is no room; a conflict is about one thing that was named.
     kind = kinds.pop() if len(kinds) == 1 and kinds != {Conflict} else Capacity
-    hint = next((one.hint for one in telling if one.hint), "see: virtgpu type list")
+    hint = fewer or next((one.hint for one in telling if one.hint), "see: virtgpu type list")
     said = listed([one.sentence for one in telling], 4)
     return (Capacity if made else kind)(f"{prefix}no room for {request}: {said}", hint=hint)

@@ -64,11 +64,15 @@ def new_instance(gpu: Gpu, kind: SliceType, taken: Taken) -> Target | Refusal:
         return profile
     start = _best_start(gpu, profile, taken)
     if start is None:
-        return Refusal(
-            f"{gpu.address} has no room for a GPU instance {profile.name}"
-            f" ({len(instances(gpu, taken))} are there or promised)"
-        )
+        return _no_room(gpu, profile, taken)
     return Target(profile, start)
+
+
+def _no_room(gpu: Gpu, profile: GiProfile, taken: Taken) -> Refusal:
+    made = len(gpu.mig.instances) if gpu.mig is not None else 0
+    why = "; ".join(filter(None, (f"{made} are there" if made else "", taken.spoken_for(gpu))))
+    text = f"{gpu.address} has no room for a GPU instance {profile.name}"
+    return Refusal(f"{text} ({why})" if why else text)
 
 
 def instances(gpu: Gpu, taken: Taken) -> tuple[GpuInstance, ...]:
@@ -122,5 +126,5 @@ def _with_mode_on(gpu: Gpu, profile: GiProfile, taken: Taken) -> Target | Refusa
         )
     start = _best_start(gpu, profile, taken)
     if start is None:
-        return Refusal(f"{gpu.address} has no room for a GPU instance {profile.name}")
+        return _no_room(gpu, profile, taken)
     return Target(profile, start, turn_on=True)

@@ -1,8 +1,9 @@
 """Names of types and models: equal or not, never "nearly".
 
-The only tolerance in a type's name is the prefix NVIDIA or GRID and the case of letters. ME,
-NOME, MEALL and GFX are parts of a name: a tool that stripped them made A100-1-5C of A100-1-5CME
-and said nothing (https://github.com/NVIDIA/vgpu-device-manager/issues/212).
+The only tolerance in a type's name is the prefix NVIDIA or GRID, the case of letters, and whole
+words in front where that leaves one type of the host (`DC-3Q`). ME, NOME, MEALL and GFX are parts
+of a name: a tool that stripped them made A100-1-5C of A100-1-5CME and said nothing
+(https://github.com/NVIDIA/vgpu-device-manager/issues/212).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from virtgpu.inventory.names import parse_gi_profile
 from virtgpu.model.gpu import Gpu, SliceType
 
 _PREFIX = re.compile(r"(?:(?:nvidia|grid)\s+)+", re.IGNORECASE)
@@ -30,6 +32,33 @@ def label(kind: SliceType) -> str:
 def is_called(kind: SliceType, name: str) -> bool:
     """Whether a person who writes *name* means this type."""
     return bare(label(kind)) == bare(name)
+
+
+def meant(name: str, labels: Iterable[str]) -> tuple[str, ...]:
+    """What *name* means of these: the one that is called so, else each that ends with its words.
+
+    >>> meant("DC-3Q", ["NVIDIA RTX Pro 6000 Blackwell DC-3Q", "NVIDIA A40-3Q"])
+    ('NVIDIA RTX Pro 6000 Blackwell DC-3Q',)
+    """
+    by_bare = {bare(label): label for label in labels}
+    wanted = bare(name)
+    if wanted in by_bare:
+        return (by_bare[wanted],)
+    return tuple(by_bare[one] for one in sorted(by_bare) if one.endswith(f" {wanted}"))
+
+
+def near_profiles(profile: str, others: Iterable[str]) -> list[str]:
+    """GPU instance profiles, those most like *profile* first: of as many slices, then by size."""
+    wanted = parse_gi_profile(profile)
+
+    def distance(name: str) -> tuple[object, ...]:
+        parts = parse_gi_profile(name)
+        if parts is None or wanted is None:
+            return True, 0, 0, 0, name
+        slices, size = abs(parts.slices - wanted.slices), abs(parts.gb - wanted.gb)
+        return False, slices, size, parts.suffix != wanted.suffix, name
+
+    return sorted(others, key=distance)
 
 
 def close(name: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -44,6 +44,21 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
         promised = (one.place for one in self.on(gpu) if not is_there(self.host, one.place))
         return (*promised, *self.picked_on(gpu))
 
+    def spoken_for(self, gpu: Gpu) -> str:
+        """In words, how what the GPU does not show yet is taken: promised, chosen, or both."""
+        chosen, promised = len(self.picked_on(gpu)), len(self.unseen(gpu))
+        promised -= chosen
+        words = []
+        if promised:
+            words.append(f"promised ({promised} slice{'s' * (promised != 1)} not there yet)")
+        if chosen:
+            words.append("already chosen in this request")
+        return " or ".join(words)
+
+    def is_picked(self, device: PciAddress) -> bool:
+        """Whether this request has chosen the GPU or VF already."""
+        return any(device == (place.vf or place.gpu) for place in self.picks)
+
     def places(self, gpu: Gpu) -> tuple[Place, ...]:
         """Every place taken on the GPU."""
         return (*(one.place for one in self.on(gpu)), *self.picked_on(gpu))

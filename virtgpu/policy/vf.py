@@ -36,7 +36,7 @@ def next_vf(gpu: Gpu, taken: Taken) -> PciAddress | Refusal:
             return address
     return Refusal(
         f"{gpu.address} offers at most {sriov.total_vfs} VF"
-        f"{'s' if sriov.total_vfs != 1 else ''} here, and {len(used)} are promised"
+        f"{'s' if sriov.total_vfs != 1 else ''} here, all {taken.spoken_for(gpu)}"
     )
 
 
@@ -134,6 +134,8 @@ def _why_not(gpu: Gpu, vf: Vf, taken: Taken) -> Refusal | None:
     user = taken.by_vf(gpu, vf.address)
     if user is not None:
         return Refusal(f"VF {vf.address} is taken by {owner(user)}", Conflict)
+    if taken.is_picked(vf.address):
+        return Refusal(f"VF {vf.address} is already chosen in this request", Conflict)
     if not is_free_vf(gpu, vf.address, taken):
         return Refusal(f"VF {vf.address} is taken", Conflict)
     if vf.holders is None:

@@ -30,6 +30,13 @@ def vgpu(gpu: Gpu, kind: SliceType, on: PciAddress | None, taken: Taken) -> Offe
     offer = offer_of(gpu, kind)
     if offer is None:
         return Refusal(f"{gpu.address} does not list {names.label(kind)} now", hint=_hint(gpu))
+    return _listed(gpu, kind, on, taken, offer)
+
+
+def _listed(
+    gpu: Gpu, kind: SliceType, on: PciAddress | None, taken: Taken, offer: Offer
+) -> Offered:
+    """The way to make what the driver lists now, on the card as it is."""
     left, why = room_left(gpu, offer, taken)
     if left == 0:
         return Refusal(f"{gpu.address}: {why or 'no room'}", hint=_hint(gpu))
@@ -72,7 +79,7 @@ def room_left(gpu: Gpu, offer: Offer, taken: Taken) -> tuple[int | None, str | N
     known = [one for one in (_less(gpu, offer, promised), free) if one is not None]
     left = max(0, min(known)) if known else None
     if left == 0:
-        return 0, f"what is left of it is promised ({len(promised)} slices that are not there yet)"
+        return 0, f"what is left of it is {taken.spoken_for(gpu)}"
     return left, None
 
 
@@ -165,6 +172,8 @@ def _free_vf(
 
 
 def _why_not(gpu: Gpu, vf: Vf, taken: Taken, listed: Sequence[PciAddress]) -> Refusal | None:
+    if taken.is_picked(vf.address):
+        return Refusal(f"VF {vf.address} is already chosen in this request", Conflict)
     if not is_free_vf(gpu, vf.address, taken):
         return Refusal(f"VF {vf.address} is taken", Conflict)
     if vf.address not in listed:
@@ -259,10 +268,13 @@ def _after_vfs(gpu: Gpu, kind: SliceType, on: PciAddress | None, taken: Taken) -
 
 
 def _mig_backed(gpu: Gpu, kind: SliceType, on: PciAddress | None, taken: Taken) -> Offered:
+    offer = offer_of(gpu, kind)
+    if gpu.mig is None and offer is not None and offer.vfs:
+        # Without NVML the instances cannot be seen, but the driver lists what it makes now.
+        return _listed(gpu, kind, on, taken, offer)
     found = mig.target(gpu, kind, taken)
     if isinstance(found, Refusal):
         return found
-    offer = offer_of(gpu, kind)
     if found.start is None and offer is not None:
         left, why = room_left(gpu, offer, taken)
         if left != 0:
