@@ -50,6 +50,7 @@ class SimDoor(TimeAndChance):
         self._profile = profiles.load(name_or_path)
         self.label = f"sim:{name_or_path}"
         self._folder = folder_of(self._profile.key, state_dir)
+        self._file = self._folder / STATE_FILE
         self._environment = dict(os.environ if environment is None else environment)
         self._faults = faults.parse(self._environment.get(_FAULTS, ""))
         self._writes = 0
@@ -64,19 +65,19 @@ class SimDoor(TimeAndChance):
         """The kernel as the last writer left it."""
         stamp = self._current_stamp()
         if self._loaded is None or stamp != self._stamp:
-            raw = state.read(self._folder / STATE_FILE)
-            snapshot = None if raw is None else parse_state(raw, self._folder / STATE_FILE)
+            raw = state.read(self._file)
+            snapshot = None if raw is None else parse_state(raw, self._file)
             self._loaded, self._stamp = build(self._profile, snapshot), stamp
         self._loaded.tick()
         return self._loaded
 
     def _current_stamp(self) -> tuple[int, int] | None:
         try:
-            found = (self._folder / STATE_FILE).stat()
+            found = self._file.stat()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise state.refused(error, self._folder / STATE_FILE, "look at") from error
+            raise state.refused(error, self._file, "look at") from error
         return found.st_ino, found.st_mtime_ns
 
     @contextmanager
@@ -88,8 +89,8 @@ class SimDoor(TimeAndChance):
                 yield kernel
             finally:
                 content = msgspec.json.encode(kernel.snapshot())
-                if content != state.read(self._folder / STATE_FILE):
-                    state.write_durably(self._folder / STATE_FILE, content)
+                if content != state.read(self._file):
+                    state.write_durably(self._file, content)
                 self._stamp = self._current_stamp()
 
     # -- files

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 ReadFile = Callable[[], str | bytes]
 WriteFile = Callable[[str], None]
+Fill = Callable[["Node"], None]
 
 _ATTRIBUTE_SIZE = 4096  # what sysfs says of every text attribute
 _MOST_LINKS = 40  # MAXSYMLINKS of the kernel
@@ -31,8 +32,9 @@ class Node:
     """A directory, an attribute file or a symbolic link.
 
     *read* and *write* are what the attribute does, None where it cannot. *write_at* takes bytes
-    at an offset (only `config` has it). *is_exclusive*: one user at a time, as a VFIO group;
-    *opened* is the access mode of the one who has it, None when nobody has.
+    at an offset (only `config` has it). *fill* makes the children of a directory when somebody
+    looks into it. *is_exclusive*: one user at a time, as a VFIO group; *opened* is the access mode
+    of the one who has it, None when nobody has.
     """
 
     def __init__(self, number: int, parent: Node | None, name: str, mode: int) -> None:
@@ -41,6 +43,7 @@ class Node:
         self.name = name
         self.mode = mode
         self.children: dict[str, Node] | None = {} if stat.S_ISDIR(mode) else None
+        self.fill: Fill | None = None
         self.target: Node | str | None = None
         self.read: ReadFile | None = None
         self.write: WriteFile | None = None
@@ -65,6 +68,9 @@ class Node:
         """The children of a directory; raises ENOTDIR for anything else."""
         if self.children is None:
             raise refuse(errno.ENOTDIR, self.path)
+        if self.fill is not None:
+            fill, self.fill = self.fill, None
+            fill(self)
         return self.children
 
     @property
@@ -78,7 +84,7 @@ class Node:
             return self.target
         if self.target is None or self.parent is None:
             raise refuse(errno.EINVAL, self.path)
-        return os.path.relpath(self.target.path, self.parent.path or "/")
+        return _relative(self.parent, self.target)
 
 
 class Tree:
@@ -89,6 +95,8 @@ class Tree:
         self.stale: list[tuple[int, str]] = []
         self._next = 1
         self.root = self._new(None, "", stat.S_IFDIR | 0o755)
+        # Directories by path, links followed. What appears changes none of them; what goes, any.
+        self._found = {"": self.root}
 
     def _new(self, parent: Node | None, name: str, mode: int) -> Node:
         node = Node(self._next, parent, name, mode)
@@ -108,6 +116,19 @@ class Tree:
         node = at or self.root
         for name in path.strip("/").split("/"):
             node = node.entries.get(name) or self._new(node, name, stat.S_IFDIR | 0o755)
+        return node
+
+    def filled(self, path: str, at: Node, fill: Fill) -> Node:
+        """A new directory whose children are made by *fill* when somebody looks into it."""
+        node = self.dir(path, at)
+
+        def quietly(here: Node) -> None:
+            # To those who could look, they have been there all along.
+            known = len(self.stale)
+            fill(here)
+            del self.stale[known:]
+
+        node.fill = quietly
         return node
 
     def file(
@@ -134,7 +155,8 @@ class Tree:
         """Take the node out with all below it; files still open then answer ENODEV."""
         for child in list((node.children or {}).values()):
             self.remove(child)
-        node.is_alive = False
+        node.is_alive, node.fill = False, None
+        self._found = {"": self.root}
         if node.parent is not None:
             del node.parent.entries[node.name]
             self.stale.append((node.parent.number, node.name))
@@ -151,37 +173,72 @@ class Tree:
 
         *follow* false: the last component is taken as it is. Raises ENOENT, ENOTDIR, ELOOP.
         """
-        node, rest, links = self.root, _parts(path), 0
+        folder, _, name = path.strip("/").rpartition("/")
+        return self._enter(self._folder(folder), name, iter(range(_MOST_LINKS)), follow=follow)
+
+    def _folder(self, path: str) -> Node:
+        """The directory of a path: by the longest beginning of it that is known."""
+        known, rest = path, []
+        while (node := self._found.get(known)) is None:
+            known, _, name = known.rpartition("/")
+            rest.append(name)
+        links = iter(range(_MOST_LINKS))
         while rest:
             name = rest.pop()
-            if name == "..":
-                node = node.parent or node
-                continue
-            child = node.entries.get(name)
-            if child is None:
-                raise refuse(errno.ENOENT, path)
-            if child.is_link and (rest or follow):
-                links += 1
-                if links > _MOST_LINKS:
-                    raise refuse(errno.ELOOP, path)
-                text = child.readlink()
-                node = self.root if text.startswith("/") else node
-                rest += _parts(text)
-                continue
-            node = child
+            node = self._enter(node, name, links)
+            known = f"{known}/{name}" if known else name
+            self._found[known] = node
+        return node
+
+    def _enter(self, node: Node, name: str, links: Iterator[int], *, follow: bool = True) -> Node:
+        """One component further; *links* ends after as many links as Linux follows."""
+        if name in ("", "."):
+            return node
+        if name == "..":
+            return node.parent or node
+        child = node.entries.get(name)
+        if child is None:
+            raise refuse(errno.ENOENT, name)
+        while follow and child.is_link:
+            if next(links, None) is None:
+                raise refuse(errno.ELOOP, name)
+            child = self._behind(child, links)
+        return child
+
+    def _behind(self, link: Node, links: Iterator[int]) -> Node:
+        """What a link leads to: the node that it was made with, or by its text."""
+        if isinstance(link.target, Node) and link.target.is_alive:
+            return link.target
+        text = link.readlink()
+        node = self.root if text.startswith("/") else link.parent or self.root
+        for name in text.split("/"):
+            node = self._enter(node, name, links)
         return node
 
     def walk(self, node: Node | None = None) -> Iterator[Node]:
         """The node and everything below it, links not followed."""
         start = node or self.root
         yield start
-        for child in list((start.children or {}).values()):
+        for child in list(start.entries.values() if start.is_directory else ()):
             yield from self.walk(child)
 
 
-def _parts(path: str) -> list[str]:
-    """The components of a path, last first."""
-    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+def _relative(start: Node, target: Node) -> str:
+    """The way from a directory to a node, as the kernel writes it (kernfs_get_target_path)."""
+    here, there = _lineage(start), _lineage(target)
+    common = 0
+    while common < min(len(here), len(there)) and here[common] is there[common]:
+        common += 1
+    up = [".."] * (len(here) - common)
+    return "/".join((*up, *(one.name for one in there[common:]))) or "."
+
+
+def _lineage(node: Node) -> list[Node]:
+    """The root and all below it down to the node."""
+    found = [node]
+    while found[-1].parent is not None:
+        found.append(found[-1].parent)
+    return found[::-1]
 
 
 def _constant(text: str) -> ReadFile:
