@@ -156,7 +156,8 @@ def test_a_file_full_of_faults_gives_a_readable_number_of_findings() -> None:
         ("<domain type='kvm'>\n<name>g</name>\n<devices>\n<nonsense/>\n</devices></domain>", 4,
          "<nonsense>"),
         ("<domain type='kvm'>\n<name>g</name>\n<devices>\n<rng model='virtio'>\n"
-         "<rate bytes='1' period='x'/><backend model='random'/></rng></devices></domain>", 5, "period='x'"),
+         "<rate bytes='1' period='x'/><backend model='random'/></rng></devices></domain>", 5,
+         "period='x'"),
         ("<domain type='kvm'>\n<name>g</name>\n<memory unit='pages'>4</memory></domain>", 3,
          "unit='pages'"),
         ("<domain type='kvm'>\n<name>g</name>\n<vcpu>many</vcpu>\n<odd/></domain>", 3, "'many'"),

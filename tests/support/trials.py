@@ -16,6 +16,7 @@ from virtgpu.api import HostHandle
 from virtgpu.apply import journal, reservations
 from virtgpu.errors import RecoveryNeeded, RolledBack, VirtgpuError
 from virtgpu.sim.door import SimDoor, changes
+from virtgpu.sim.faults import HALF
 
 REFUSALS = ("EIO", "EBUSY", "ENODEV")
 DEATHS = ("before", "after")
@@ -36,6 +37,7 @@ class Faulty(SimDoor):
         super().__init__(profile, state_dir=folder, environment={})
         self.given = given
         self.count = 0
+        self.tools: set[int] = set()
 
     def sleep(self, seconds: float) -> None:
         """Time passes at once."""
@@ -45,7 +47,8 @@ class Faulty(SimDoor):
         fault = self.given.get(self.count)
         if fault == "before":
             raise Killed
-        if fault in REFUSALS:
+        if fault in REFUSALS or (fault == HALF and self.count not in self.tools):
+            fault = "EIO" if fault == HALF else fault
             raise OSError(getattr(errno, fault), fault, what)
         done = act()
         if fault == "after":
@@ -58,6 +61,9 @@ class Faulty(SimDoor):
     def run(self, argv: Any, **options: Any) -> Any:
         if not argv[0].endswith("sriov-manage") and not changes(argv[1:]):
             return super().run(argv, **options)
+        self.tools.add(self.count + 1)
+        if self.given.get(self.count + 1) == HALF:
+            self._faults = {self._writes + 1: HALF}
         return self._meet(lambda: super(Faulty, self).run(argv, **options), argv[0])
 
 
@@ -93,7 +99,7 @@ class Trials:
         done = self._fresh()
         door = Faulty(scenario.profile, done, {})
         act(HostHandle(door, vendors=hosts.VENDORS))
-        self.writes = door.count
+        self.writes, self._tools = door.count, door.tools
         self.done = look(self._host(done, {}))
 
     def _fresh(self) -> Path:
@@ -109,11 +115,13 @@ class Trials:
         """Every write with every fault; after each death or refusal once more with each write of
         what comes after it, in the same run or in the recovery."""
         for number in range(1, self.writes + 1):
-            for fault in (*REFUSALS, *DEATHS):
+            for fault in (*REFUSALS, *DEATHS, *((HALF,) if number in self._tools else ())):
                 used = self.one({number: fault})
                 for second in range(number + 1, used + 1):
-                    for other in ("EIO", *DEATHS):
+                    for other in ("EIO", HALF, *DEATHS):
                         self.one({number: fault, second: other})
+                        if (fault, other) == ("EIO", "EIO"):
+                            self._recovery_too({number: fault, second: other})
                 if fault not in REFUSALS:
                     self._recovery_too({number: fault})
 

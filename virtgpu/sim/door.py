@@ -144,14 +144,16 @@ class SimDoor(TimeAndChance):
     ) -> None:
         """One write(2) to an existing file; see `Door.write`."""
 
-        def attempt(kernel: Kernel) -> None:
+        def attempt(kernel: Kernel, breaking: bool) -> None:
+            if breaking:
+                raise refuse(errno.EIO, path)
             write_to(kernel, path, text)
 
         self._act(attempt, path, deadline_s, on_child, ["write", path, text])
 
     def _act(
         self,
-        attempt: Callable[[Kernel], T],
+        attempt: Callable[[Kernel, bool], T],
         what: str,
         deadline_s: float | None,
         on_child: OnChild | None,
@@ -174,7 +176,7 @@ class SimDoor(TimeAndChance):
             if fault == "stall":
                 raise InUse
             with self.changing() as kernel:
-                done = attempt(kernel)
+                done = attempt(kernel, fault == faults.HALF)
         except InUse:
             if deadline_s is None:
                 raise refuse(errno.EBUSY, what) from None
@@ -219,8 +221,8 @@ class SimDoor(TimeAndChance):
         if name == "nvidia-smi" and not changes(argv[1:]):
             return run_tool(self.kernel, list(argv))
 
-        def attempt(kernel: Kernel) -> Completed:
-            return run_tool(kernel, list(argv))
+        def attempt(kernel: Kernel, breaking: bool) -> Completed:
+            return run_tool(kernel, list(argv), breaking=breaking)
 
         return self._act(attempt, " ".join(argv), timeout_s, on_child, ["run", *argv])
 
@@ -320,13 +322,17 @@ def write_to(kernel: Kernel, path: str, text: str) -> None:
     _named(path, lambda: write(text.strip()))
 
 
-def run_tool(kernel: Kernel, argv: list[str]) -> Completed:
-    """What a vendor's tool answers; may raise `InUse`."""
-    if argv[0].endswith("sriov-manage"):
-        return kernel.sriov_manage(argv[1:])
-    from virtgpu.sim import smi
+def run_tool(kernel: Kernel, argv: list[str], *, breaking: bool = False) -> Completed:
+    """What a vendor's tool answers; may raise `InUse`. *breaking*: it fails half-way."""
+    kernel.modes.is_breaking = breaking
+    try:
+        if argv[0].endswith("sriov-manage"):
+            return kernel.sriov_manage(argv[1:])
+        from virtgpu.sim import smi
 
-    return smi.nvidia_smi(kernel, argv[1:])
+        return smi.nvidia_smi(kernel, argv[1:])
+    finally:
+        kernel.modes.is_breaking = False
 
 
 def changes(argv: Sequence[str]) -> bool:

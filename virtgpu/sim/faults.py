@@ -1,9 +1,10 @@
 """Faults that a test or a curious operator injects into a simulated machine.
 
-    3:EIO,5:stall,7:kill-before,9:kill-after
+    3:EIO,5:stall,7:kill-before,9:kill-after,11:half
 
 The third write fails with EIO, the fifth never comes back, before the seventh and after the ninth
-the writing process is killed. Writes are counted from 1, runs of the vendor's tools among them.
+the writing process is killed. Writes are counted from 1, runs of the vendor's tools among them: the
+eleventh, if it is one, does half of its work and fails; a plain write fails with EIO then.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import errno
 from virtgpu.errors import Usage
 
 VARIABLE = "VIRTGPU_SIM_FAULTS"
-_WORDS = ("stall", "kill-before", "kill-after")
+HALF = "half"
+_WORDS = ("stall", "kill-before", "kill-after", HALF)
 
 
 def parse(text: str) -> dict[int, str]:

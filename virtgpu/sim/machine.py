@@ -48,6 +48,7 @@ class Machine:
         self._file = file
         self._holders = list(kernel.holders)
         self._faults = faults.parse(spec or "")
+        self._is_breaking = False
         self._writes = 0
         self._answers: dict[str, dict[str, Any]] = {}
         self._saved = b""
@@ -81,7 +82,7 @@ class Machine:
             token, argv = str(words["token"]), [str(one) for one in words["argv"]]
         except (ValueError, KeyError, TypeError):
             raise refuse(22) from None
-        done = run_tool(self.kernel, argv)
+        done = run_tool(self.kernel, argv, breaking=self._is_breaking)
         self._answers[token] = done._asdict()
         for old in list(self._answers)[:-_KEPT_ANSWERS]:
             del self._answers[old]
@@ -102,7 +103,11 @@ class Machine:
         if not node.path.startswith(("/sys/", "/proc/")):
             return None
         self._writes += 1
-        return self._faults.get(self._writes)
+        fault = self._faults.get(self._writes)
+        self._is_breaking = fault == faults.HALF and node is self._command
+        if fault == faults.HALF:
+            return None if self._is_breaking else "EIO"
+        return fault
 
     # -- state
 

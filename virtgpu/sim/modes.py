@@ -10,6 +10,7 @@ from collections.abc import Callable
 from virtgpu.host.door import Completed
 from virtgpu.sim.bus import Bus
 from virtgpu.sim.cards import Card
+from virtgpu.sim.device import Device
 from virtgpu.sim.profiles import Json, Profile
 from virtgpu.sim.sriov import Sriov
 from virtgpu.sim.state import Instance, Mode, State
@@ -36,6 +37,8 @@ class Modes:
         self, profile: Profile, bus: Bus, state: State, cards: dict[str, Card], sriov: Sriov
     ) -> None:
         self._needs_reset = bool(profile.choices.get("mig_pending"))
+        # A tool that is cut off half-way: what it does is left in between, and it fails.
+        self.is_breaking = False
         self._bus = bus
         self._state = state
         self._cards = cards
@@ -44,6 +47,7 @@ class Modes:
             sizes = {one["profile_id"]: int(one["size"]) for one in card.profiles()}
             for one in state.instances.get(address, []):
                 one.size = sizes.get(one.profile_id, one.size or 1)
+        bus.on_unbind.append(self._unbound)
 
     def _card(self, address: str) -> Card:
         card = self._cards.get(address)
@@ -64,7 +68,7 @@ class Modes:
             return
         if not on and (card.pf.vfs or card.instances()):
             raise NvidiaRefused(_BUSY, _IN_USE)
-        if self._needs_reset or card.vgpus() or self._has_clients(card):
+        if self._needs_reset or self.is_breaking or card.vgpus() or self._has_clients(card):
             self._state.mig[address] = Mode(mode.current, on)
             word = "enable" if on else "disable"
             raise NvidiaRefused(f"Warning: MIG mode is in pending {word} state", 0)
@@ -90,20 +94,29 @@ class Modes:
         chosen = free[-1] if start is None else start  # the driver fills from the far end
         taken = {one.gi_id for one in card.instances()}
         gi_id = next(n for n in range(0 if profile["slices"] >= 7 else 1, 64) if n not in taken)
-        made = Instance(gi_id, profile_id, chosen, int(profile["size"]), [0] if ci else [])
+        made = Instance(gi_id, profile_id, chosen, int(profile["size"]))
         self._state.instances.setdefault(address, []).append(made)
+        if ci:
+            self._break()
+            made.ci.append(0)
         return gi_id
+
+    def _break(self) -> None:
+        if self.is_breaking:
+            raise NvidiaRefused("Unknown Error", 255)
 
     def create_ci(self, address: str, gi_id: int) -> int:
         """Make the compute instance of the whole GPU instance; returns its id."""
         instance = self._instance(address, gi_id)
         if instance.ci:
             raise NvidiaRefused("Insufficient Resources", _IN_USE)
+        self._break()
         instance.ci.append(0)
         return 0
 
     def destroy_ci(self, address: str, gi_id: int | None) -> list[int]:
         """Destroy the compute instances of one GPU instance, or of all; returns their ids."""
+        self._break()
         found = self._instances(address, gi_id)
         for one in found:
             if self._is_used(address, one):
@@ -113,6 +126,7 @@ class Modes:
 
     def destroy_gi(self, address: str, gi_id: int | None) -> list[int]:
         """Destroy one GPU instance, or all; returns their ids."""
+        self._break()
         found = self._instances(address, gi_id)
         for one in found:
             if one.ci or self._is_used(address, one):
@@ -148,6 +162,7 @@ class Modes:
             raise NvidiaRefused("Not Supported", 3)
         if self._state.mixed[address] != on and card.vgpus():
             raise NvidiaRefused(_BUSY, _IN_USE)
+        self._break()
         self._state.mixed[address] = on
 
     # -- VFs
@@ -166,25 +181,37 @@ class Modes:
                 return Completed(1, out, f"Cannot obtain unbindLock for {name}\n")
             turn: Callable[[Card], str] = self._enable if argv[0] == "-e" else self._disable
             out += turn(card)
+            if self.is_breaking:
+                return Completed(1, out, f"Cannot bind {name} to nvidia\n")
         return Completed(0, out, "")
 
     def _enable(self, card: Card) -> str:
         if not card.pf.vfs and card.pf.spec["sriov"].get("usable", True):
-            self._wipe(card)
-            self._sriov.enable(card.pf, int(card.pf.spec["sriov"]["totalvfs"]))
+            count = int(card.pf.spec["sriov"]["totalvfs"])
+            self._without_driver(card, lambda: self._sriov.enable(card.pf, count))
         return f"Enabling VFs on {card.pf.address}\n"
 
     def _disable(self, card: Card) -> str:
         if card.pf.vfs:
-            self._sriov.disable(card.pf)
-            self._wipe(card)
+            self._without_driver(card, lambda: self._sriov.disable(card.pf))
         return f"Disabling VFs on {card.pf.address}\n"
 
-    def _wipe(self, card: Card) -> None:
-        """The driver is bound again: GPU instances and mixed-size mode go, MIG mode stays."""
-        self._state.instances.pop(card.pf.address, None)
-        if card.pf.address in self._state.mixed:
-            self._state.mixed[card.pf.address] = False
+    def _without_driver(self, card: Card, act: Callable[[], None]) -> None:
+        """The tool takes the PF from the driver, turns the VFs, and gives it back."""
+        driver = card.pf.driver
+        if driver is not None:
+            self._bus.unbind(card.pf)
+        act()
+        if driver is not None and not self.is_breaking:
+            self._bus.bind(card.pf, driver)
+
+    def _unbound(self, device: Device) -> None:
+        """GPU instances and mixed-size mode go with the driver, MIG mode stays."""
+        if device.address not in self._cards:
+            return
+        self._state.instances.pop(device.address, None)
+        if device.address in self._state.mixed:
+            self._state.mixed[device.address] = False
 
 
 def starts_left(card: Card, profile: Json) -> list[int]:
