@@ -12,7 +12,7 @@ from tests.support import hosts
 from tests.support.trials import Faulty, Killed, look
 from virtgpu.api import HostHandle
 from virtgpu.apply import journal
-from virtgpu.errors import NotFound, RecoveryNeeded, RolledBack
+from virtgpu.errors import Conflict, NotFound, RecoveryNeeded, RolledBack
 
 DGX = "dgx-a100-8x80gb"
 
@@ -120,3 +120,87 @@ class TestSomebodyElse:
         door.write = write  # type: ignore[method-assign]
         with pytest.raises(RecoveryNeeded, match=r"0000:07:00\.0 has driver nouveau"):
             HostHandle(door, vendors=hosts.VENDORS).create("gpu on 0000:07:00.0", guest="g")
+
+
+class TestPendingMig:
+    """`nvidia-smi -mig 1` ends with 0 and leaves the mode pending where the card needs a reset
+    (https://github.com/NVIDIA/mig-parted/issues/9)."""
+
+    CARD = "0000:43:00.0"
+    KIND = "H100XM-1-10C"
+
+    def host(self, folder: Path) -> HostHandle:
+        name = hosts.profile_with(folder, "h100x2-mig-vgpu", sim={"mig_pending": True})
+        return hosts.handle(name, folder / "state")
+
+    def leave_pending(self, host: HostHandle) -> None:
+        with host.door.changing() as kernel:  # type: ignore[attr-defined]
+            kernel.state.mig[self.CARD].pending = True
+
+    def test_it_is_undone_before_12_is_said(self, tmp_path: Path) -> None:
+        host = self.host(tmp_path)
+        before = look(host)
+        with pytest.raises(RolledBack, match="pending") as caught:
+            host.create(f"{self.KIND} on {self.CARD}", guest="g1")
+        assert f"nvidia-smi --gpu-reset -i {self.CARD}" in (caught.value.hint or "")
+        assert look(host) == before
+
+    def test_what_cannot_be_undone_is_13_and_recovery_undoes_it(self, tmp_path: Path) -> None:
+        host = self.host(tmp_path)
+        before = look(host)
+        broken = Faulty(host.door.label[4:], tmp_path / "state", {2: "EIO"})
+        with pytest.raises(RecoveryNeeded, match="nvidia-smi"):
+            HostHandle(broken, vendors=hosts.VENDORS).create(f"{self.KIND} on {self.CARD}")
+        assert look(host)["mig"][self.CARD] == {"current": False, "pending": True}
+        assert [one.outcome for one in host.recover().journals] == ["undone"]
+        assert look(host) == before
+
+    @pytest.mark.parametrize("request_", ["H100XM-1-10C", "mig:1g.10gb", "H100XM-80C", "gpu"])
+    def test_a_card_with_a_pending_mode_is_given_to_nobody(
+        self, request_: str, tmp_path: Path
+    ) -> None:
+        host = self.host(tmp_path)
+        self.leave_pending(host)
+        with pytest.raises(Conflict, match="is off, and on after its next reset") as caught:
+            host.plan(f"{request_} on {self.CARD}", guest="g1")
+        assert f"nvidia-smi -i {self.CARD} -mig 0" in (caught.value.hint or "")
+        on_it = [one for one in host.types() if one.gpu == self.CARD]
+        assert {one.available for one in on_it} <= {0}
+
+    @pytest.mark.parametrize("request_", ["mig:1g.10gb", "gpu"])
+    def test_a_plan_made_before_it_was_pending_is_stale(
+        self, request_: str, tmp_path: Path
+    ) -> None:
+        host = self.host(tmp_path)
+        plan = host.plan(f"{request_} on {self.CARD}", guest="g1")
+        self.leave_pending(host)
+        with pytest.raises(Conflict, match="MIG layout"):
+            host.apply(plan)
+
+
+class TestMixedSize:
+    """Turning VFs on and giving the card away wipe mixed-size mode (hardware notes, 4)."""
+
+    @pytest.mark.parametrize(
+        ("profile", "request_", "card"),
+        [
+            ("l40s-x4-mixed", "L40S-48Q on 0000:a7:00.0", "0000:a7:00.0"),
+            ("l40s-x4-mixed", "gpu on 0000:a7:00.0", "0000:a7:00.0"),
+            ("h100x2-mig-vgpu", "mig:1g.10gb on 0000:43:00.0", "0000:43:00.0"),
+        ],
+    )
+    def test_it_is_turned_off_by_a_step_and_back_on_by_undoing(
+        self, profile: str, request_: str, card: str, tmp_path: Path
+    ) -> None:
+        host = hosts.handle(profile, tmp_path)
+        with host.door.changing() as kernel:  # type: ignore[attr-defined]
+            kernel.state.mixed[card] = True
+        before = look(host)
+        steps = [type(one).__name__ for one in host.plan(request_, guest="g1").steps]
+        assert steps[1] == "SetMixedSize"
+        door = Faulty(profile, tmp_path, {})
+        HostHandle(door, vendors=hosts.VENDORS).plan(request_)
+        door.given = {3: "EIO"}
+        with pytest.raises(RolledBack):
+            HostHandle(door, vendors=hosts.VENDORS).create(request_, guest="g1")
+        assert look(host) == before

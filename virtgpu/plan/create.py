@@ -1,12 +1,12 @@
 """Making slices: the steps in the order that the hardware wants them.
 
-On one GPU: MIG mode on, VFs on, mixed size on, GPU instance, vGPU. The reservation comes before
-any of it.
+On one GPU: MIG mode on, VFs on, GPU instance, vGPU. The reservation comes before any of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -128,7 +128,13 @@ def _is_mdev(place: Place) -> bool:
 
 def _preparations(gpu: Gpu, option: Option, prepared: set[tuple[str, str]]) -> list[Step]:
     prepare, address = option.prepare, gpu.address
+    tool: Literal["sriov-manage", "sriov_numvfs"] = (
+        "sriov-manage" if gpu.enable_vfs == "sriov-manage" else "sriov_numvfs"
+    )
     found: list[Step] = []
+    wipes = prepare.mig or (prepare.vfs and tool == "sriov-manage")
+    if wipes and _first(prepared, address, "mixed size"):
+        found += _mixed_off(gpu)
     if prepare.mig and _first(prepared, address, "mig"):
         found.append(steps.SetMigMode(address=address, enabled=True, previous=False))
     if prepare.vfs and _first(prepared, address, "vfs"):
@@ -137,12 +143,10 @@ def _preparations(gpu: Gpu, option: Option, prepared: set[tuple[str, str]]) -> l
                 address=address,
                 count=prepare.vfs,
                 previous=len(gpu.vfs),
-                tool="sriov-manage" if gpu.enable_vfs == "sriov-manage" else "sriov_numvfs",
+                tool=tool,
                 driver=gpu.driver,
             )
         )
-    if prepare.mixed and _first(prepared, address, "mixed"):
-        found.append(steps.SetMixedSize(address=address, enabled=True, previous=False))
     if prepare.gi is not None and option.place.gi_start is not None:
         found.append(
             steps.CreateGpuInstance(
@@ -154,6 +158,14 @@ def _preparations(gpu: Gpu, option: Option, prepared: set[tuple[str, str]]) -> l
             )
         )
     return found
+
+
+def _mixed_off(gpu: Gpu) -> list[Step]:
+    """Mixed-size mode goes with the driver's binding and with MIG: as a step of its own it is seen,
+    and comes back when the plan is undone."""
+    if not gpu.mixed_size:
+        return []
+    return [steps.SetMixedSize(address=gpu.address, enabled=False, previous=True)]
 
 
 def _first(prepared: set[tuple[str, str]], address: str, what: str) -> bool:
@@ -177,15 +189,18 @@ def _making(gpu: Gpu, place: Place) -> list[Step]:
     match place.mechanism:
         case Mechanism.WHOLE:
             return [
-                steps.BindDriver(
-                    address=function.address,
-                    driver=VFIO_PCI,
-                    override=VFIO_PCI,
-                    previous_driver=function.driver,
-                    previous_override=function.driver_override,
-                )
-                for function in gpu.functions
-                if function.driver != VFIO_PCI
+                *_mixed_off(gpu),
+                *(
+                    steps.BindDriver(
+                        address=function.address,
+                        driver=VFIO_PCI,
+                        override=VFIO_PCI,
+                        previous_driver=function.driver,
+                        previous_override=function.driver_override,
+                    )
+                    for function in gpu.functions
+                    if function.driver != VFIO_PCI
+                ),
             ]
         case Mechanism.VF:
             return _bind_vf(gpu, place)

@@ -113,7 +113,7 @@ def facts_for(
     gpu = host.gpu(place.gpu)
     assert gpu is not None
     now = _Now(host, join(host, promised))
-    for name in _names(place, prepare):
+    for name in _names(gpu, place, prepare):
         ask = _OF_GPU.get(name)
         value = ask(gpu) if ask is not None else _PROMISED_GPU[name](gpu, now)
         yield Fact(subject=place.gpu, attribute=name, value=value)
@@ -166,17 +166,18 @@ def _of_vf(name: str, gpu: Gpu, vf: Vf, now: _Now) -> Value:
     return ask(vf) if ask is not None else _PROMISED_VF[name](gpu, vf, now)
 
 
-def _names(place: Place, prepare: Prepare) -> tuple[str, ...]:
+def _names(gpu: Gpu, place: Place, prepare: Prepare) -> tuple[str, ...]:
     names = ["ids", "driver"]
+    # Also for what is no part of MIG: a mode that is only pending comes with the next reset.
+    if gpu.mig is not None:
+        names.append("MIG layout")
     if place.mechanism is Mechanism.WHOLE:
-        return (*names, "functions", "vfs", "holders", "slices", "IOMMU group")
+        return (*names, "functions", "vfs", "mixed size", "holders", "slices", "IOMMU group")
     names += ["framework", "whole card"]
     if place.vf is not None:
         names.append("vfs")
-    if place.type_id is not None:
+    if place.type_id is not None or prepare.vfs:
         names.append("mixed size")
-    if place.gi_profile_id is not None or prepare.mig:
-        names.append("MIG layout")
     return tuple(names)
 
 

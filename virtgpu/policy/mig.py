@@ -23,6 +23,20 @@ class Target(NamedTuple):
     turn_on: bool = False
 
 
+def why_pending(gpu: Gpu) -> Refusal | None:
+    """A MIG mode that is only pending comes with the card's next reset, whoever is on it then."""
+    if gpu.mig is None or gpu.mig.pending == gpu.mig.current:
+        return None
+    words, at = {True: "on", False: "off"}, gpu.address
+    now, then = words[gpu.mig.current], words[gpu.mig.pending]
+    return Refusal(
+        f"MIG mode of {at} is {now}, and {then} after its next reset",
+        Conflict,
+        f"with nobody on it: nvidia-smi --gpu-reset -i {at}; or take it back: nvidia-smi -i {at}"
+        f" -mig {int(gpu.mig.current)}",
+    )
+
+
 def target(gpu: Gpu, kind: SliceType, taken: Taken) -> Target | Refusal:
     """Where the type's GPU instance is or would be on this GPU."""
     profile = profile_of(gpu, kind.gi_profile, taken)
@@ -109,12 +123,6 @@ def _what_fits(profiles: Sequence[GiProfile], there: Sequence[GpuInstance]) -> t
 
 def _with_mode_on(gpu: Gpu, profile: GiProfile, taken: Taken) -> Target | Refusal:
     """The card's MIG mode is off: it can go on while nobody is on the card."""
-    if gpu.mig is not None and gpu.mig.pending:
-        return Refusal(
-            f"MIG mode of {gpu.address} is pending: it goes on with a reset of the GPU",
-            Conflict,
-            f"nvidia-smi --gpu-reset -i {gpu.address}, with nobody on it",
-        )
     busy = why_not_empty(gpu, taken)
     if busy is not None:
         return Refusal(f"MIG is off on {gpu.address} and cannot go on: {busy}", Conflict)

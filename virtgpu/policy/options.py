@@ -32,13 +32,12 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True):
 
     mig: bool = False
     vfs: int = 0
-    mixed: bool = False
     gi: GiProfile | None = None
 
     @property
     def disruption(self) -> int:
         """How much it changes for the card's other users; 0 is nothing."""
-        return 8 * self.mig + 4 * bool(self.vfs) + 2 * self.mixed + (self.gi is not None)
+        return 4 * self.mig + 2 * bool(self.vfs) + (self.gi is not None)
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,7 +49,7 @@ def why_closed(gpu: Gpu, taken: Taken) -> Refusal | None:
         return Refusal(f"a write to {gpu.address} has not come back", Conflict)
     if taken.whole(gpu):
         return Refusal(f"{gpu.address} is given away as a whole card", Conflict)
-    return None
+    return mig.why_pending(gpu)
 
 
 def offer_of(gpu: Gpu, kind: SliceType) -> Offer | None:

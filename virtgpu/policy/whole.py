@@ -8,6 +8,7 @@ from virtgpu.errors import Conflict, Unsupported, Usage
 from virtgpu.model.gpu import Gpu, Host, Mechanism
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.slice import Place
+from virtgpu.policy import mig
 from virtgpu.policy.ledger import VFIO_PCI, groups_of
 from virtgpu.policy.options import Offered, Option, Refusal
 from virtgpu.policy.taken import Taken, holders_text, listed, owner
@@ -18,7 +19,7 @@ _HARMLESS = (None, VFIO_PCI, "pci-stub")
 
 def whole_card(host: Host, gpu: Gpu, on: PciAddress | None, taken: Taken) -> Offered:
     """The one way to give this GPU as a whole card, or why not."""
-    for check in (_is_asked_right, _is_offered, _is_unused, _is_isolated, _is_unheld):
+    for check in (_is_asked_right, _is_offered, _is_settled, _is_unused, _is_isolated, _is_unheld):
         refusal = check(host, gpu, on, taken)
         if refusal is not None:
             return refusal
@@ -79,6 +80,10 @@ def _is_offered(host: Host, gpu: Gpu, on: PciAddress | None, taken: Taken) -> Re
         hint = f"ask for it by address if that is meant: 'gpu on {gpu.address}'"
         return Refusal(f"{gpu.address} shows the host's console", Conflict, hint)
     return None
+
+
+def _is_settled(_h: Host, gpu: Gpu, _on: PciAddress | None, _t: Taken) -> Refusal | None:
+    return mig.why_pending(gpu)
 
 
 def _is_unused(_h: Host, gpu: Gpu, _on: PciAddress | None, taken: Taken) -> Refusal | None:
