@@ -7,7 +7,7 @@ Kernel Documentation/ABI/testing/sysfs-bus-vfio-mdev: `name` and `description` a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -89,12 +89,66 @@ def read_devices(reader: Reader, holders: Holders) -> dict[PciAddress, tuple[Mde
     return {parent: tuple(devices) for parent, devices in found.items()}
 
 
+def read_type_ids(reader: Reader, parent: PciAddress) -> tuple[str, ...]:
+    """The ids of the types that a parent supports, by number."""
+    return tuple(sorted(reader.names(paths.pci(parent, TYPES)), key=_by_number))
+
+
+def read_available(reader: Reader, parent: PciAddress, type_id: str) -> int | None:
+    """How many more of a type the parent says that it takes."""
+    return reader.number(paths.mdev_type(parent, type_id, "available_instances"))
+
+
 def read_instances(reader: Reader, parent: PciAddress) -> dict[str, int | None]:
     """`available_instances` of every type of a parent, by type id."""
     return {
-        type_id: reader.number(paths.mdev_type(parent, type_id, "available_instances"))
-        for type_id in sorted(reader.names(paths.pci(parent, TYPES)), key=_by_number)
+        type_id: read_available(reader, parent, type_id)
+        for type_id in read_type_ids(reader, parent)
     }
+
+
+class VfRoom:
+    """What the free VFs of one card take.
+
+    What is left is the card's, so that its free VFs all say the same: the first is read whole, and
+    the others are asked for one type, the likeliest to have room. One that answers otherwise is
+    read whole. *source* is the VF that names the *type_ids*; *likely* are types in use.
+    """
+
+    def __init__(
+        self, reader: Reader, parents: Sequence[PciAddress], likely: Sequence[str]
+    ) -> None:
+        self._reader = reader
+        self._likely = likely
+        self._creatable: tuple[str, ...] | None = None
+        self._asked = ""
+        self.source = parents[0]
+        self.type_ids: tuple[str, ...] = ()
+        for one in parents:
+            self._learn(one, read_type_ids(reader, one))
+            if self.type_ids:
+                break
+
+    def creatable(self, vf: PciAddress) -> tuple[str, ...]:
+        """The types that a VF without a device takes now."""
+        if self._creatable is None:
+            self._creatable = self._read(vf)
+            some = (*self._creatable, *self._likely, *self.type_ids)
+            self._asked = next((one for one in some if one in self.type_ids), "")
+            return self._creatable
+        answer = read_available(self._reader, vf, self._asked) if self._asked else None
+        if answer is not None and bool(answer) == (self._asked in self._creatable):
+            return self._creatable
+        return self._read(vf)
+
+    def _read(self, vf: PciAddress) -> tuple[str, ...]:
+        found = read_instances(self._reader, vf)
+        self._learn(vf, tuple(found))
+        return tuple(type_id for type_id, free in found.items() if free)
+
+    def _learn(self, vf: PciAddress, type_ids: tuple[str, ...]) -> None:
+        if len(type_ids) > len(self.type_ids):
+            self.source, self.type_ids = vf, type_ids
 
 
 def _by_number(type_id: str) -> tuple[str, int, str]:
@@ -103,7 +157,7 @@ def _by_number(type_id: str) -> tuple[str, int, str]:
 
 
 def read_types(
-    reader: Reader, parent: PciAddress, ids: Mapping[str, int | None], mechanism: Mechanism
+    reader: Reader, parent: PciAddress, ids: Iterable[str], mechanism: Mechanism
 ) -> tuple[SliceType, ...]:
     """Name, size and greatest number of each type, from one parent: its siblings say the same."""
     return tuple(_type(reader, parent, type_id, mechanism) for type_id in ids)

@@ -7,7 +7,7 @@ import msgspec
 from virtgpu.inventory import mdev
 from virtgpu.inventory.reader import Reader
 from virtgpu.inventory.vendor import Card, Slicing
-from virtgpu.model.gpu import Mechanism, Vf
+from virtgpu.model.gpu import MdevDevice, Mechanism, Vf
 from virtgpu.model.pci import PciAddress
 
 
@@ -29,29 +29,24 @@ def by_mdev(reader: Reader, card: Card) -> Slicing | None:
 
 
 def _on_vfs(reader: Reader, card: Card, parents: list[PciAddress]) -> Slicing:
-    ids: dict[str, int | None] = {}
-    source = parents[0]
-    vfs = []
-    for vf in card.vfs:
-        if mdev.TYPES not in card.entries[vf.address]:
-            vfs.append(vf)
-            continue
-        device = next(iter(card.mdevs.get(vf.address, ())), None)
-        # A VF takes one mediated device: a taken one has no room for anything.
-        instances = {} if device and ids else mdev.read_instances(reader, vf.address)
-        if len(instances) > len(ids):
-            ids, source = instances, vf.address
-        vfs.append(_with_mdev(vf, instances, device))
+    devices = {one: next(iter(card.mdevs.get(one, ())), None) for one in parents}
+    on_card = [one.type_id for one in devices.values() if one is not None]
+    room = mdev.VfRoom(reader, parents, likely=on_card)
+    vfs = tuple(
+        _with_mdev(vf, room, devices[vf.address]) if vf.address in devices else vf
+        for vf in card.vfs
+    )
     return Slicing(
         framework=Mechanism.MDEV_VF,
-        types=mdev.read_types(reader, source, ids, Mechanism.MDEV_VF),
-        vfs=tuple(vfs),
+        types=mdev.read_types(reader, room.source, room.type_ids, Mechanism.MDEV_VF),
+        vfs=vfs,
         complete=True,
     )
 
 
-def _with_mdev(vf: Vf, instances: dict[str, int | None], device: object) -> Vf:
-    creatable = () if device else tuple(i for i, free in instances.items() if free)
+def _with_mdev(vf: Vf, room: mdev.VfRoom, device: MdevDevice | None) -> Vf:
+    # A VF takes one mediated device: a taken one has no room for anything.
+    creatable = () if device is not None else room.creatable(vf.address)
     return msgspec.structs.replace(vf, creatable=creatable, mdev=device)
 
 
