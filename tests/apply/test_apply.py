@@ -16,7 +16,14 @@ from tests.support import hosts
 from tests.support.scenarios import IDS, SCENARIOS, Scenario
 from virtgpu.api import HostHandle
 from virtgpu.apply import journal
-from virtgpu.errors import AccessDenied, Capacity, Conflict, RecoveryNeeded, RolledBack
+from virtgpu.errors import (
+    AccessDenied,
+    Capacity,
+    Conflict,
+    RecoveryNeeded,
+    RolledBack,
+    VirtgpuError,
+)
 from virtgpu.host import processes
 from virtgpu.host.door import Child
 from virtgpu.model.slice import SliceState
@@ -410,6 +417,29 @@ class TestDestroying:
         (host.door.state_dir / "kernel.json").unlink()
         with pytest.raises(Capacity, match="promised"):
             host.create("T4-4Q on 0000:3b:00.0", guest="late")
+
+
+@pytest.mark.parametrize("code", ["EACCES", "EPERM"])
+@pytest.mark.parametrize(
+    ("profile", "request_", "number", "driver"),
+    [
+        ("a40x2-vendor-vfio", "A40-12Q", 1, "nvidia"),
+        ("pve-2xt4-mdev", "T4-4Q", 1, "nvidia"),
+        ("workstation-rtx4090", "gpu on 0000:01:00.0", 2, "nvidia"),
+    ],
+)
+def test_a_driver_that_refuses_is_named_and_not_the_rights_to_its_file(
+    tmp_path: Path, code: str, profile: str, request_: str, number: int, driver: str
+) -> None:
+    """NVIDIA's driver answers EPERM to root: /sys/.../current_vgpu_type of a VF in use."""
+    from virtgpu.sim.door import SimDoor
+
+    faults = {"VIRTGPU_SIM_FAULTS": f"{number}:{code}"}
+    door = SimDoor(profile, state_dir=tmp_path, environment=faults)
+    host = HostHandle(door, vendors=hosts.VENDORS)
+    with pytest.raises(VirtgpuError, match=rf"driver {driver} refused .*{code}") as caught:
+        host.create(request_)
+    assert "no right to a file" in caught.value.message
 
 
 def test_the_driver_may_be_silent_about_what_it_did_not_make(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support import hosts, trees
+from virtgpu.api import HostHandle
 from virtgpu.domain.read import guest
-from virtgpu.errors import NotFound, Usage
+from virtgpu.errors import Conflict, NotFound, Usage
+from virtgpu.host.local import LocalDoor
 from virtgpu.model.gpu import Mechanism
 
 
@@ -138,6 +140,21 @@ class TestD06:
         gpus = by_address(hosts.case("D06", tmp_path))
         assert len(gpus) == 6
         assert gpus["0000:27:00.0"].group_others == ("0000:28:00.0",)
+
+    def test_a_stranger_is_refused_with_what_it_is_and_its_driver(self, tmp_path: Path) -> None:
+        tree = trees.case("D06")
+        # Class 0c0330 is a USB controller with xHCI (PCI Code and ID Assignment Specification).
+        device = "/sys/bus/pci/devices/0000:28:00.0"
+        tree["files"][f"{device}/class"] = "0x0c0330\n"
+        tree["links"][f"{device}/driver"] = "/sys/bus/pci/drivers/xhci_hcd"
+        for one in ("0000:27:00.0", "0000:28:00.0"):
+            member = f"/sys/kernel/iommu_groups/41/devices/{one}"
+            tree["links"][member] = f"/sys/bus/pci/devices/{one}"
+        root = trees.build(tmp_path / "root", tree)
+        handle = HostHandle(LocalDoor(root, state_dir=tmp_path / "s"), vendors=hosts.VENDORS)
+        said = r"with 0000:28:00\.0 \(USB controller, driver xhci_hcd\)"
+        with pytest.raises(Conflict, match=said):
+            handle.plan("gpu on 0000:27:00.0")
 
 
 def test_d07_a_numa_node_of_minus_one_is_unknown(tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ VFS_S = 60.0
 _VFS_APPEAR_S = 20.0
 _POLL_S = 0.05
 _CLEAR_TRIES = 10
+_LOG = "the kernel's log may say more: dmesg | tail"
+# Two answers that read like missing rights to the file; drivers give them for reasons of their own.
+_LIKE_RIGHTS = (errno.EACCES, errno.EPERM)
 _STOP = "stop the guest that uses it, or see it with: virtgpu slice list"
 
 
@@ -47,15 +50,28 @@ def write(doing: Doing, path: str, text: str, *, can_block: bool = False) -> Non
         else:
             doing.world.door.write(path, text)
     except OSError as error:
-        raise _refused(path, text, error) from error
+        raise _refused(doing, path, text, error) from error
 
 
-def _refused(path: str, text: str, error: OSError) -> HostError:
+def _refused(doing: Doing, path: str, text: str, error: OSError) -> HostError:
     code = errno.errorcode.get(error.errno or 0, str(error.errno))
-    return HostError(
-        f"the kernel refused {text!r} written to /{path}: {error.strerror} ({code})",
-        hint="the kernel's log may say more: dmesg | tail",
-    )
+    said = f"refused {text!r} written to /{path}: {error.strerror} ({code})"
+    driver = _driver_behind(doing, path) if error.errno in _LIKE_RIGHTS else None
+    if driver is None:
+        return HostError(f"the kernel {said}", hint=_LOG)
+    return HostError(f"driver {driver} {said}; no right to a file would change that", hint=_LOG)
+
+
+def _driver_behind(doing: Doing, path: str) -> str | None:
+    """The driver that answers for a file: named in its path, or that of its device."""
+    name = path.removeprefix(f"{paths.PCI_DRIVERS}/")
+    if name != path:
+        return name.partition("/")[0]
+    name = path.removeprefix(f"{paths.PCI_DEVICES}/")
+    if name == path:
+        return None
+    address = PciAddress(name.partition("/")[0])
+    return Reader(doing.world.door).last(paths.pci(address, "driver"))
 
 
 # -- drivers
@@ -153,7 +169,7 @@ def _create_mdev(doing: Doing, step: steps.CreateMdev) -> None:
                 f"{step.parent} has no room for {step.type_name or step.type_id} any more",
                 hint="see what is left with: virtgpu type list",
             ) from error
-        raise _refused(path, step.uuid, error) from error
+        raise _refused(doing, path, step.uuid, error) from error
 
 
 def _remove_mdev(doing: Doing, step: steps.RemoveMdev) -> None:
@@ -195,7 +211,7 @@ def _clear_vgpu(doing: Doing, step: steps.ClearVgpuType) -> None:
         except OSError as error:
             # Right after its guest has stopped the driver refuses for a moment.
             if error.errno not in (errno.EPERM, errno.EBUSY) or not again:
-                raise _refused(path, "0", error) from error
+                raise _refused(doing, path, "0", error) from error
             doing.world.door.sleep(1.0)
         else:
             return

@@ -67,6 +67,8 @@ def read(
     )
     slicing = vendor.types(reader, base, facts)
     functions = (pf, *around.companions[pf.address])
+    others = _group_others(around, functions, frozenset(entries))
+    classes = around.bus.classes
     gpu = Gpu(
         address=pf.address,
         vendor=vendor.name,
@@ -79,7 +81,8 @@ def read(
         numa_node=pci.numa_node(reader, pf.address),
         iommu_group=pf.iommu_group,
         functions=functions,
-        group_others=_group_others(around, functions, frozenset(entries)),
+        group_others=others,
+        strangers=tuple(pci.function(reader, one, classes.get(one, "")) for one in others),
         bridges=pci.bridges(reader, pf.address),
         sriov=capability,
         enable_vfs=slicing.enable_vfs,

@@ -180,8 +180,9 @@ class Gpu(_Value, frozen=True, kw_only=True):
 
     *vendor* is `nvidia`, `amd`, `intel` or `other`. *functions* starts with the GPU
     itself; VFs are never among them. *group_others* are endpoints of the same IOMMU
-    group that are no part of the card. *mixed_size* is None where the mode does
-    not exist or is unknown. *mechanisms* are those that the host offers as it is now;
+    group that are no part of the card, and *strangers* the same with class and driver.
+    *mixed_size* is None where the mode does not exist or is unknown. *mechanisms* are those that
+    the host offers as it is now;
     *blocked* says why a whole card or any slice cannot be given away.
     *whole_only* says why the card cannot be sliced on this host, None where it can.
     *enable_vfs* says how VFs are turned on: `sriov-manage`, `sriov_numvfs`, `module`, None.
@@ -199,6 +200,7 @@ class Gpu(_Value, frozen=True, kw_only=True):
     iommu_group: int | None = None
     functions: tuple[Function, ...] = ()
     group_others: tuple[PciAddress, ...] = ()
+    strangers: tuple[Function, ...] = ()
     bridges: tuple[PciAddress, ...] = ()
     sriov: Sriov | None = None
     enable_vfs: str | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from virtgpu.errors import Conflict, Unsupported, Usage
-from virtgpu.model.gpu import Gpu, Host, Mechanism
+from virtgpu.model import pci_class
+from virtgpu.model.gpu import Function, Gpu, Host, Mechanism
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.slice import Place
 from virtgpu.policy import mig
@@ -119,13 +120,22 @@ def _is_isolated(host: Host, gpu: Gpu, _on: PciAddress | None, taken: Taken) -> 
     siblings = {function for other in _siblings(host, gpu) for function in _functions(other)}
     strangers = tuple(address for address in gpu.group_others if address not in siblings)
     if strangers:
+        known = {one.address: one for one in gpu.strangers}
+        who = listed([f"{one} ({_what(known.get(one))})" for one in strangers])
         return Refusal(
-            f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {listed(strangers)}, which"
-            " would have to leave the host with it",
+            f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {who}, which would have to"
+            " leave the host with it",
             Conflict,
             "move the card to a slot with a group of its own",
         )
     return None
+
+
+def _what(stranger: Function | None) -> str:
+    if stranger is None:
+        return "of which nothing is known"
+    driver = f"driver {stranger.driver}" if stranger.driver else "no driver"
+    return f"{pci_class.words(stranger.class_code)}, {driver}"
 
 
 def _is_unheld(_h: Host, gpu: Gpu, _on: PciAddress | None, _t: Taken) -> Refusal | None:

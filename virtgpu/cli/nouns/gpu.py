@@ -9,6 +9,7 @@ import click
 from virtgpu.cli.output import Table, cell, gib, show
 from virtgpu.cli.world import World, verb
 from virtgpu.model.gpu import Gpu
+from virtgpu.model.pci_class import words
 
 HEADINGS = ("ADDRESS", "NAME", "DRIVER", "NODE", "GROUP", "WAYS", "MEMORY", "LEFT", "VFS", "NOTE")
 
@@ -82,7 +83,9 @@ def _lines(gpu: Gpu) -> Iterator[str]:
         "memory node": gpu.numa_node,
         "IOMMU group": gpu.iommu_group,
         "functions": tuple(f"{one.address} ({cell(one.driver)})" for one in gpu.functions),
-        "also in the group": gpu.group_others,
+        "also in the group": tuple(
+            f"{one.address} ({words(one.class_code)}, {cell(one.driver)})" for one in gpu.strangers
+        ),
         "ways to give it": tuple(one.value for one in gpu.mechanisms),
         "blocked": gpu.blocked,
         "whole only, because": gpu.whole_only,
