@@ -13,7 +13,7 @@ import pytest
 from tests.support import hosts, trees
 from virtgpu.api import HostHandle
 from virtgpu.domain.read import guest
-from virtgpu.errors import Conflict, NotFound, Usage
+from virtgpu.errors import Conflict, NotFound, Unsupported, Usage
 from virtgpu.host.local import LocalDoor
 from virtgpu.model.gpu import Mechanism
 
@@ -155,6 +155,87 @@ class TestD06:
         said = r"with 0000:28:00\.0 \(USB controller, driver xhci_hcd\)"
         with pytest.raises(Conflict, match=said):
             handle.plan("gpu on 0000:27:00.0")
+
+
+class TestVfsThatOfferNothing:
+    """Documentation/ABI/testing/sysfs-bus-pci, sriov_drivers_autoprobe: with 0, VFs stay without
+    a driver. https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/: types come with the vGPU
+    Manager's services, nvidia-vgpud and nvidia-vgpu-mgr."""
+
+    PF, VF = "/sys/bus/pci/devices/0000:3b:00.0", "/sys/bus/pci/devices/0000:3b:00.4"
+
+    def host(self, folder: Path, *, driver: str | None, autoprobe: str) -> HostHandle:
+        tree = trees.case("G05")
+        for name in [one for one in tree["files"] if "/nvidia/" in one]:
+            del tree["files"][name]
+        del tree["links"][f"{self.VF}/driver"]
+        if driver is not None:
+            tree["links"][f"{self.VF}/driver"] = f"/sys/bus/pci/drivers/{driver}"
+        tree["files"][f"{self.PF}/sriov_drivers_autoprobe"] = f"{autoprobe}\n"
+        tree["dirs"] = ["/sys/module/nvidia_vgpu_vfio"]
+        root = trees.build(folder / "root", tree)
+        return HostHandle(LocalDoor(root, state_dir=folder / "s"), vendors=hosts.VENDORS)
+
+    @pytest.mark.parametrize(
+        ("driver", "autoprobe", "reason", "command"),
+        [
+            (None, "0", "sriov_drivers_autoprobe is 0", f"echo 1 > {PF}/sriov_drivers_autoprobe"),
+            (None, "1", "no driver is bound", "sriov-manage -d 0000:3b:00.0"),
+            ("nvidia", "1", "daemon does not run", "systemctl restart nvidia-vgpud"),
+            ("vfio-pci", "1", "bound to vfio-pci", "sriov-manage -d 0000:3b:00.0"),
+        ],
+    )
+    def test_the_list_and_the_refusal_say_what_is_missing_and_the_command(
+        self, tmp_path: Path, driver: str | None, autoprobe: str, reason: str, command: str
+    ) -> None:
+        from virtgpu.cli.nouns.gpu import gpu_row
+
+        host = self.host(tmp_path, driver=driver, autoprobe=autoprobe)
+        (gpu,) = host.read().gpus
+        note = str(gpu_row(gpu)[-1])
+        assert reason in note
+        assert command in note
+        with pytest.raises(NotFound, match=reason) as caught:
+            host.plan("A100-1-5C")
+        assert command in (caught.value.hint or "")
+
+    def test_types_that_nvml_knows_are_refused_with_it_too(self, tmp_path: Path) -> None:
+        host = hosts.handle("l40s-x4-mixed", tmp_path)
+        pf = "0000:a7:00.0"
+        host.door.write(f"sys/bus/pci/devices/{pf}/sriov_drivers_autoprobe", "0")
+        tool = host.door.which("sriov-manage", ("/usr/lib/nvidia",))
+        host.door.run((tool or "", "-e", pf), timeout_s=60)
+        gpu = host.gpu(pf)
+        assert gpu.missing is not None
+        with pytest.raises(Unsupported, match="sriov_drivers_autoprobe is 0") as caught:
+            host.plan(f"L40S-48Q on {pf}")
+        assert (caught.value.hint or "").startswith("echo 1 >")
+        assert {one.available for one in host.types() if one.gpu == pf} == {0}
+        assert host.plan("L40S-48Q")  # another card has it
+
+    @pytest.mark.parametrize("profile", ["a40x2-vendor-vfio", "a40x2-mdev-vf", "intel-flex170"])
+    def test_a_card_that_offers_something_lacks_nothing(self, tmp_path: Path, profile: str) -> None:
+        assert all(gpu.missing is None for gpu in hosts.handle(profile, tmp_path).read().gpus)
+
+
+class TestReset:
+    """Documentation/ABI/testing/sysfs-bus-pci: `reset` and `reset_method` are there for a device
+    that can be reset by itself."""
+
+    def why(self, folder: Path, *files: str) -> str:
+        tree = trees.case("D02")
+        for name in files:
+            tree["files"][f"/sys/bus/pci/devices/0000:89:00.0/{name}"] = "flr\n"
+        root = trees.build(folder / "root", tree)
+        host = HostHandle(LocalDoor(root, state_dir=folder / "s"), vendors=hosts.VENDORS)
+        return host.plan("gpu on 0000:89:00.0").why[0]
+
+    def test_a_card_without_any_is_given_with_a_note(self, tmp_path: Path) -> None:
+        assert "may not start a second time before the host is rebooted" in self.why(tmp_path)
+
+    @pytest.mark.parametrize("name", ["reset", "reset_method"])
+    def test_a_card_with_one_is_given_without(self, tmp_path: Path, name: str) -> None:
+        assert "rebooted" not in self.why(tmp_path, name)
 
 
 def test_d07_a_numa_node_of_minus_one_is_unknown(tmp_path: Path) -> None:

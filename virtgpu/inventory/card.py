@@ -91,6 +91,8 @@ def read(
         mixed_size=facts.mixed_size,
         mig=facts.nvml.mig if facts.nvml is not None else None,
         nvml=_in_ids_of(slicing, facts.nvml),
+        # ABI/testing/sysfs-bus-pci: both files are there for a function that can be reset alone.
+        can_reset=bool({"reset", "reset_method"} & node.names) if node.names else None,
         boot_console=_boot_console(reader, node, pf),
         holders=_holders(reader, around.holders, node, functions, facts),
     )

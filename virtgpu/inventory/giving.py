@@ -10,7 +10,7 @@ from virtgpu.inventory import capacity
 from virtgpu.inventory.capacity import Room
 from virtgpu.inventory.card import ReadCard
 from virtgpu.inventory.vendor import Slicing
-from virtgpu.model.gpu import Gpu, Mechanism, NvmlFacts, SliceType
+from virtgpu.model.gpu import Gpu, Mechanism, NvmlFacts, Offer, SliceType
 
 
 def known_types(read: Sequence[ReadCard]) -> dict[str, SliceType]:
@@ -56,12 +56,21 @@ def finish(one: ReadCard, known: Mapping[str, SliceType], of_model: int | None) 
         gpu,
         framebuffer_mib=total,
         framebuffer_left_mib=left,
-        offers=capacity.offers(room),
+        offers=_offers(room),
+        missing=slicing.missing,
         mechanisms=mechanisms,
         blocked=_blocked(gpu, mechanisms),
         whole_only=_whole_only(gpu, slicing),
         warnings=(*one.warnings, *_warnings(gpu, slicing, left)),
     )
+
+
+def _offers(room: Room) -> tuple[Offer, ...]:
+    missing = room.slicing.missing
+    if missing is None:
+        return capacity.offers(room)
+    said = f"{room.address}: {missing.reason}"
+    return tuple(Offer(type=one, available=0, reason=said) for one in room.slicing.types)
 
 
 def _nominal(facts: NvmlFacts | None) -> int | None:

@@ -16,6 +16,7 @@ from virtgpu.model.gpu import (
     Function,
     MdevDevice,
     Mechanism,
+    Missing,
     NvmlFacts,
     SliceType,
     Sriov,
@@ -61,7 +62,7 @@ class Slicing(msgspec.Struct, frozen=True, kw_only=True):
     *framework* is what offers vGPU types, None where nothing does. *instances* is what a PF
     with mediated devices says by type id. *plain_vfs*: its VFs as they are go to guests.
     *complete*: *types* names every type of the card, not only those that fit now.
-    *expects_types*: vGPU types would appear once VFs are on.
+    *expects_types*: vGPU types would appear once VFs are on. *missing*: what VFs that are on lack.
     """
 
     framework: Mechanism | None = None
@@ -72,6 +73,7 @@ class Slicing(msgspec.Struct, frozen=True, kw_only=True):
     plain_vfs: bool = False
     complete: bool = False
     expects_types: bool = False
+    missing: Missing | None = None
 
 
 class Vendor(Protocol):

@@ -175,6 +175,13 @@ class NvmlFacts(_Value, frozen=True, kw_only=True):
     types: tuple[SliceType, ...] = ()
 
 
+class Missing(_Value, frozen=True, kw_only=True):
+    """What a card lacks to offer what it could, and the command that mends it."""
+
+    reason: str
+    command: str
+
+
 class Gpu(_Value, frozen=True, kw_only=True):
     """One physical GPU: its PF, the other functions of the card, its slices.
 
@@ -185,6 +192,8 @@ class Gpu(_Value, frozen=True, kw_only=True):
     the host offers as it is now;
     *blocked* says why a whole card or any slice cannot be given away.
     *whole_only* says why the card cannot be sliced on this host, None where it can.
+    *missing* says what its VFs lack to offer anything. *can_reset* is False where the kernel
+    knows no way to reset this function alone.
     *enable_vfs* says how VFs are turned on: `sriov-manage`, `sriov_numvfs`, `module`, None.
     """
 
@@ -209,6 +218,8 @@ class Gpu(_Value, frozen=True, kw_only=True):
     mechanisms: tuple[Mechanism, ...] = ()
     blocked: str | None = None
     whole_only: str | None = None
+    missing: Missing | None = None
+    can_reset: bool | None = None
     offers: tuple[Offer, ...] = ()
     mixed_size: bool | None = None
     framebuffer_mib: int | None = None

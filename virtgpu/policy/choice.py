@@ -223,6 +223,13 @@ def _by_name(host: Host, gpus: Sequence[Gpu], name: str, on: PciAddress | None) 
         ]
         close = names.close(name, every)
         where = f"GPU {on}" if on else "any GPU of this host"
+        lacking = next((gpu for gpu in gpus if gpu.missing is not None), None)
+        if lacking is not None and lacking.missing is not None:
+            raise NotFound(
+                f"type {name!r} is not offered by {where}; of {lacking.address}:"
+                f" {lacking.missing.reason}",
+                hint=lacking.missing.command,
+            )
         raise NotFound(
             f"type {name!r} is not offered by {where}",
             hint=f"close names: {', '.join(close)}" if close else "see them: virtgpu type list",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from virtgpu.errors import Conflict, NotFound
+from virtgpu.errors import Conflict, NotFound, Unsupported
 from virtgpu.model.gpu import Gpu, Mechanism, Offer, SliceType, Vf
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.slice import Place
@@ -49,6 +49,9 @@ def why_closed(gpu: Gpu, taken: Taken) -> Refusal | None:
         return Refusal(f"a write to {gpu.address} has not come back", Conflict)
     if taken.whole(gpu):
         return Refusal(f"{gpu.address} is given away as a whole card", Conflict)
+    if gpu.missing is not None:
+        said = f"{gpu.address}: {gpu.missing.reason}"
+        return Refusal(said, Unsupported, hint=gpu.missing.command)
     return mig.why_pending(gpu)
 
 

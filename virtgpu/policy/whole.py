@@ -32,8 +32,24 @@ def whole_card(host: Host, gpu: Gpu, on: PciAddress | None, taken: Taken) -> Off
     why += f"{'s' if len(place.functions) != 1 else ''})"
     if already:
         why += f" and shares IOMMU group {gpu.iommu_group} with another card of this request"
+    why += _reset_note(gpu)
     # A card beside one already picked first; then the card that strands fewest others.
     return (Option(place=place, rank=(0 if already else 1, free), why=why),)
+
+
+def _reset_note(gpu: Gpu) -> str:
+    """What to mind about a card that keeps its state when its guest ends.
+
+    A card of several functions is reset by its bus when VFIO gives them all to one guest
+    (VFIO_DEVICE_PCI_HOT_RESET), for which the kernel lists no method.
+    """
+    by_bus = len(gpu.functions) > 1 and bool(gpu.bridges)
+    if gpu.can_reset is not False or by_bus:
+        return ""
+    return (
+        "; the kernel knows no way to reset it, so that its guest may not start a second time"
+        " before the host is rebooted"
+    )
 
 
 def place_of(gpu: Gpu) -> Place:

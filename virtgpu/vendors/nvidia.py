@@ -17,7 +17,7 @@ from virtgpu.inventory.names import parse_gi_profile, parse_type
 from virtgpu.inventory.pci import DISPLAY_CLASSES
 from virtgpu.inventory.reader import Reader, number
 from virtgpu.inventory.vendor import Card, Facts, Slicing
-from virtgpu.model.gpu import Function, GiProfile, Mechanism, Mig, SliceType
+from virtgpu.model.gpu import Function, GiProfile, Mechanism, Mig, Missing, SliceType
 from virtgpu.model.pci import PciAddress
 
 name = "nvidia"
@@ -76,6 +76,7 @@ def types(reader: Reader, card: Card, facts: Facts) -> Slicing:
     return msgspec.structs.replace(
         found,
         enable_vfs=_switch(reader, card),
+        missing=_missing(reader, card, found),
         types=tuple(_with_gi_profile(one, mode) for one in found.types),
     )
 
@@ -85,6 +86,40 @@ def _switch(reader: Reader, card: Card) -> str | None:
     Manager makes the VFs, and a driver for bare metal has none."""
     usable = card.sriov is not None and card.sriov.usable and card.gpu.driver == "nvidia"
     return "sriov-manage" if usable and reader.door.exists(paths.NVIDIA_VGPU_MODULE) else None
+
+
+def _missing(reader: Reader, card: Card, found: Slicing) -> Missing | None:
+    """What VFs lack that are on and offer nothing, None where they offer or are off."""
+    pf, count = card.gpu.address, len(card.vfs)
+    if not count or found.framework is not None or card.gpu.driver != "nvidia":
+        return None
+    again = f"sriov-manage -d {pf} && sriov-manage -e {pf}"
+    if not reader.door.exists(paths.NVIDIA_VGPU_MODULE):
+        return Missing(
+            reason=f"its {count} VFs offer nothing, since NVIDIA's vGPU Manager is not loaded",
+            command="install the vGPU Manager of this driver, then: modprobe nvidia-vgpu-vfio",
+        )
+    drivers = {vf.driver for vf in card.vfs}
+    if "nvidia" in drivers:
+        return Missing(
+            reason=f"its {count} VFs offer no types, as while NVIDIA's vGPU daemon does not run",
+            command="systemctl restart nvidia-vgpud nvidia-vgpu-mgr",
+        )
+    if drivers != {None}:
+        others = ", ".join(sorted(one for one in drivers if one is not None))
+        return Missing(
+            reason=f"its {count} VFs offer nothing, since they are bound to {others} in place of"
+            " nvidia",
+            command=again,
+        )
+    # "The value applies to VFs that are enabled afterwards": ABI/testing/sysfs-bus-pci.
+    switch = paths.pci(pf, "sriov_drivers_autoprobe")
+    if reader.text(switch) == "0":
+        return Missing(
+            reason=f"no driver is bound to its {count} VFs, since sriov_drivers_autoprobe is 0",
+            command=f"echo 1 > /{switch} && {again}",
+        )
+    return Missing(reason=f"no driver is bound to its {count} VFs", command=again)
 
 
 def _vendor_vfio(

@@ -62,6 +62,8 @@ def _note(gpu: Gpu) -> str:
         notes.append(gpu.blocked)
     if gpu.whole_only:
         notes.append("whole only")
+    if gpu.missing:
+        notes.append(f"{gpu.missing.reason}: {gpu.missing.command}")
     if gpu.boot_console:
         notes.append("host console")
     if gpu.mig is not None and (gpu.mig.current or gpu.mig.pending):
@@ -89,6 +91,8 @@ def _lines(gpu: Gpu) -> Iterator[str]:
         "ways to give it": tuple(one.value for one in gpu.mechanisms),
         "blocked": gpu.blocked,
         "whole only, because": gpu.whole_only,
+        "missing": None if gpu.missing is None else gpu.missing.reason,
+        "command for it": None if gpu.missing is None else gpu.missing.command,
         "frame buffer": gib(gpu.framebuffer_mib),
         "frame buffer left": gib(gpu.framebuffer_left_mib),
         "VFs": None if gpu.sriov is None else f"{len(gpu.vfs)} of {gpu.sriov.total_vfs}",
