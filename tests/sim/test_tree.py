@@ -109,20 +109,22 @@ def test_links_that_lead_to_each_other_end_with_the_kernels_answer() -> None:
     assert caught.value.errno == errno.ELOOP
 
 
-def test_what_a_folder_holds_is_made_when_somebody_looks_and_nobody_is_told() -> None:
+def test_a_folder_is_made_when_somebody_looks_and_nobody_is_told() -> None:
     tree, made = Tree(), []
 
-    def fill(here: Node) -> None:
-        made.append(here)
-        tree.file(here, "name", "A40-12Q")
+    def fill(here: Node, name: str) -> None:
+        made.append(name)
+        tree.file(here, "name", f"A40-{name}")
 
-    tree.filled("types", tree.root, fill)
+    tree.announce(tree.dir("types"), ["1Q", "2Q", "3Q"], fill)
     tree.take_stale()
-    assert made == []
-    assert [one.path for one in tree.walk()] == ["", "/types", "/types/name"]
-    assert tree.find("types/name").path == "/types/name"
-    assert len(made) == 1
+    assert tree.find("types/2Q/name").path == "/types/2Q/name"
+    assert made == ["2Q"]
+    assert sorted(tree.find("types").entries) == ["1Q", "2Q", "3Q"]
+    assert sorted(made) == ["1Q", "2Q", "3Q"]
     assert tree.take_stale() == []
+    tree.remove(tree.find("types"))
+    assert [one.path for one in tree.walk()] == [""]
 
 
 def test_a_link_reads_as_the_kernel_writes_it() -> None:

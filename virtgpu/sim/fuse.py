@@ -200,7 +200,7 @@ class Server:
         return self._next_handle - 1
 
     def _lookup(self, node: Node, request: Request) -> bytes:
-        child = node.entries.get(request.body.rstrip(b"\0").decode("utf-8", "surrogateescape"))
+        child = node.child(request.body.rstrip(b"\0").decode("utf-8", "surrogateescape"))
         if child is None:  # number 0: a "not there" that the kernel may cache
             return _ENTRY.pack(0, 0, _FOREVER, 0, 0, 0) + bytes(_ATTR.size)
         return _ENTRY.pack(child.number, 0, _FOREVER, _FOREVER, 0, 0) + attributes(child)

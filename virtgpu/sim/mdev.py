@@ -56,15 +56,16 @@ class Mdevs:
         if (card.on == "vf") != (device.pf is not None):
             return
         t = self._tree
-        t.filled(_TYPES, device.node, partial(self._add_types, card, device))
+        kinds = {kind.id: kind for kind in card.kinds.values()}
+        t.announce(
+            t.dir(_TYPES, device.node),
+            kinds,
+            lambda node, name: self._add_type(card, device, kinds[name], node),
+        )
         t.link(t.dir("sys/class/mdev_bus"), device.address, device.node)
         for one in self._state.mdevs:
             if one.parent == device.address:
                 self._show(one, device)
-
-    def _add_types(self, card: Card, device: Device, base: Node) -> None:
-        for kind in card.kinds.values():
-            self._tree.filled(kind.id, base, partial(self._add_type, card, device, kind))
 
     def _add_type(self, card: Card, device: Device, kind: Kind, node: Node) -> None:
         t = self._tree

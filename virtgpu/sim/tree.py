@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 ReadFile = Callable[[], str | bytes]
 WriteFile = Callable[[str], None]
-Fill = Callable[["Node"], None]
+Fill = Callable[["Node", str], None]
 
 _ATTRIBUTE_SIZE = 4096  # what sysfs says of every text attribute
 _MOST_LINKS = 40  # MAXSYMLINKS of the kernel
@@ -32,9 +32,9 @@ class Node:
     """A directory, an attribute file or a symbolic link.
 
     *read* and *write* are what the attribute does, None where it cannot. *write_at* takes bytes
-    at an offset (only `config` has it). *fill* makes the children of a directory when somebody
-    looks into it. *is_exclusive*: one user at a time, as a VFIO group; *opened* is the access mode
-    of the one who has it, None when nobody has.
+    at an offset (only `config` has it). *waiting* are child directories that nobody has looked
+    into yet; *fill* makes one. *is_exclusive*: one user at a time, as a VFIO group; *opened* is
+    the access mode of the one who has it, None when nobody has.
     """
 
     def __init__(self, number: int, parent: Node | None, name: str, mode: int) -> None:
@@ -43,6 +43,7 @@ class Node:
         self.name = name
         self.mode = mode
         self.children: dict[str, Node] | None = {} if stat.S_ISDIR(mode) else None
+        self.waiting: dict[str, None] = {}
         self.fill: Fill | None = None
         self.target: Node | str | None = None
         self.read: ReadFile | None = None
@@ -68,10 +69,18 @@ class Node:
         """The children of a directory; raises ENOTDIR for anything else."""
         if self.children is None:
             raise refuse(errno.ENOTDIR, self.path)
-        if self.fill is not None:
-            fill, self.fill = self.fill, None
-            fill(self)
+        for name in tuple(self.waiting):
+            self.child(name)
         return self.children
+
+    def child(self, name: str) -> Node | None:
+        """The child of that name; raises ENOTDIR for anything but a directory."""
+        if self.children is None:
+            raise refuse(errno.ENOTDIR, self.path)
+        if name in self.waiting and self.fill is not None:
+            del self.waiting[name]
+            self.fill(self, name)
+        return self.children.get(name)
 
     @property
     def path(self) -> str:
@@ -103,9 +112,9 @@ class Tree:
         self.nodes[self._next] = node
         self._next += 1
         if parent is not None:
-            if name in parent.entries:
+            if parent.child(name) is not None or parent.children is None:
                 raise ValueError(f"{node.path} exists already")
-            parent.entries[name] = node
+            parent.children[name] = node
             self.stale.append((parent.number, name))
         return node
 
@@ -115,21 +124,20 @@ class Tree:
         """The directory of that path, made with all above it where it is not there."""
         node = at or self.root
         for name in path.strip("/").split("/"):
-            node = node.entries.get(name) or self._new(node, name, stat.S_IFDIR | 0o755)
+            node = node.child(name) or self._new(node, name, stat.S_IFDIR | 0o755)
         return node
 
-    def filled(self, path: str, at: Node, fill: Fill) -> Node:
-        """A new directory whose children are made by *fill* when somebody looks into it."""
-        node = self.dir(path, at)
+    def announce(self, parent: Node, names: Iterable[str], fill: Fill) -> None:
+        """Directories that are there and are made when somebody looks; *fill* takes one of them
+        and its name."""
 
-        def quietly(here: Node) -> None:
-            # To those who could look, they have been there all along.
+        def make(parent: Node, name: str) -> None:
+            # To those who could look, it has been there all along.
             known = len(self.stale)
-            fill(here)
+            fill(self._new(parent, name, stat.S_IFDIR | 0o755), name)
             del self.stale[known:]
 
-        node.fill = quietly
-        return node
+        parent.waiting, parent.fill = dict.fromkeys(names), make
 
     def file(
         self,
@@ -155,7 +163,7 @@ class Tree:
         """Take the node out with all below it; files still open then answer ENODEV."""
         for child in list((node.children or {}).values()):
             self.remove(child)
-        node.is_alive, node.fill = False, None
+        node.is_alive, node.waiting = False, {}
         self._found = {"": self.root}
         if node.parent is not None:
             del node.parent.entries[node.name]
@@ -196,7 +204,7 @@ class Tree:
             return node
         if name == "..":
             return node.parent or node
-        child = node.entries.get(name)
+        child = node.child(name)
         if child is None:
             raise refuse(errno.ENOENT, name)
         while follow and child.is_link:
