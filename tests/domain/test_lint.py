@@ -29,7 +29,7 @@ def codes(xml: str | bytes, context: Context = Context()) -> set[str]:  # noqa: 
 # -- every rule
 
 
-@pytest.mark.parametrize("code", RULES)
+@pytest.mark.parametrize("code", EXAMPLES)
 def test_what_breaks_a_rule_is_found_and_what_keeps_it_is_not(code: str) -> None:
     example = EXAMPLES[code]
     report = lint(example.bad, example.context)
@@ -41,7 +41,7 @@ def test_what_breaks_a_rule_is_found_and_what_keeps_it_is_not(code: str) -> None
     assert [one for one in better.findings if one.code == code] == []
 
 
-@pytest.mark.parametrize("code", RULES)
+@pytest.mark.parametrize("code", EXAMPLES)
 def test_the_domain_that_keeps_a_rule_is_no_error_by_another(code: str) -> None:
     example = EXAMPLES[code]
     found = lint(example.good, example.better or example.context)
@@ -50,7 +50,8 @@ def test_the_domain_that_keeps_a_rule_is_no_error_by_another(code: str) -> None:
 
 
 def test_there_are_examples_for_no_rule_that_is_gone() -> None:
-    assert EXAMPLES.keys() == RULES.keys()
+    # What is no domain at all has a test of its own below.
+    assert EXAMPLES.keys() | {"VG002"} == RULES.keys()
 
 
 def test_every_rule_says_what_a_person_needs() -> None:
@@ -282,6 +283,41 @@ def test_l08_the_other_domain_is_named() -> None:
     reports = dict(lint_all(files))
     shared = [one.message for one in reports["L08-two"].findings if one.code == "VG202"]
     assert shared == ["host device 0000:65:00.0 belongs to guest 'one' too"]
+
+
+def test_a_file_that_is_no_domain_is_a_finding_and_the_others_are_checked(tmp_path: Path) -> None:
+    broken, odd = tmp_path / "broken.xml", tmp_path / "odd.xml"
+    broken.write_text("<domain>\n<name>g</nom></domain>")
+    odd.write_text("<network/>")
+    good = str(CASES / "L03-b.xml")
+    done = virtgpu("vm", "lint", str(broken), str(odd), good)
+    assert done.code == 1
+    assert f"{broken}:2: error: no XML: Opening and ending tag mismatch" in done.out
+    assert f"{odd}: error: the outermost element is <network>, not <domain> [VG002" in done.out
+    assert f"{good}:" in done.out
+    assert "3 checked: 2 errors" in done.out
+    body = json.loads(virtgpu("vm", "lint", str(broken), "--sarif").out)
+    assert body["runs"][0]["results"][0]["ruleId"] == "VG002"
+
+
+def test_all_guests_are_checked_each_against_the_others(tmp_path: Path) -> None:
+    pytest.importorskip("libvirt")
+    twice = "<node>"
+    for name in ("one", "two"):
+        twice += (
+            f"<domain type='test'><name>{name}</name><memory>65536</memory>"
+            f"<os><type>hvm</type></os><devices>{hostdev('0001:65:00.0')}</devices></domain>"
+        )
+    file = tmp_path / "node.xml"
+    file.write_text(f"{twice}</node>")
+    done = virtgpu("--connect", f"test://{file}", "vm", "lint", "--all")
+    assert done.code == 1
+    assert "host device 0001:65:00.0 belongs to guest 'two' too [VG202 shared-device]" in done.out
+    assert "host device 0001:65:00.0 belongs to guest 'one' too [VG202 shared-device]" in done.out
+    assert "2 checked: 2 errors" in done.out
+    # Without the host's own hypervisor nothing is held against this machine.
+    assert "VG207" not in done.out
+    assert "1 checked" in virtgpu("--connect", f"test://{file}", "vm", "lint", "one", "one").out
 
 
 # -- output

@@ -276,8 +276,13 @@ class GuestHost(SliceHost):
 
         with self.libvirt() as connection:
             known = guests.list_guests(connection)
-            wanted = [one.name for one in known] if names is None else list(names)
-            texts = [(name, guests.guest_xml(connection, name)) for name in wanted]
+            if names is None:  # one of them may go away while we look
+                read = ((one.name, guests.lookup_xml(connection, one.name)) for one in known)
+                texts = [(name, text) for name, text in read if text is not None]
+            else:
+                texts = [
+                    (name, guests.guest_xml(connection, name)) for name in dict.fromkeys(names)
+                ]
             base = self.lint_context(
                 with_host=guests.is_same_machine(connection, self.door) is True
             )

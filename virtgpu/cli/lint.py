@@ -123,7 +123,9 @@ def mend(world: World, words: Sequence[str], *, ignore: Sequence[str], dry_run: 
     if names or not words:
         raise Usage(
             "--fix mends files",
-            hint="virtgpu vm show NAME --xml > NAME.xml, mend it, then: virsh define NAME.xml",
+            # Without --security-info the passwords of displays would be lost on the way.
+            hint="virsh dumpxml --inactive --security-info NAME > NAME.xml, mend that file, and"
+            " then: virsh define NAME.xml",
         )
     context = _context(world, None, None)
     mended: list[dict[str, Any]] = []

@@ -74,7 +74,7 @@ def double_address(s: Subject) -> Iterator[Hit]:
     source="https://github.com/Juniper/wistar/issues/14; measured with libvirt 11.3",
 )
 def multifunction_off(s: Subject) -> Iterator[Hit]:
-    for slot, functions in _slots(s).items():
+    for slot, functions in _slots(s).items() if s.is_qemu else ():
         first = _function_0(functions, "off")
         if first is not None:
             message = f"slot {text((*slot, 0))} has several functions, and function 0 says 'off'"
@@ -92,7 +92,7 @@ def multifunction_off(s: Subject) -> Iterator[Hit]:
 )
 def multifunction_missing(s: Subject) -> Iterator[Hit]:
     is_old = s.target.libvirt is not None and s.target.libvirt < 2_000_000
-    for slot, functions in _slots(s).items():
+    for slot, functions in _slots(s).items() if s.is_qemu else ():
         first = _function_0(functions, None)
         if first is not None:
             yield Hit(
@@ -234,7 +234,7 @@ def on_root_complex(s: Subject) -> Iterator[Hit]:
 @rule(
     "VG109",
     "no-free-port",
-    "warning",
+    "note",
     why="Every PCIe port of the guest is taken. A device can be plugged into a running guest only"
     " where a port is free, and ports cannot be plugged.",
     remedy="add <controller type='pci' model='pcie-root-port'/>, one for each later device",

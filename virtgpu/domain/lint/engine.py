@@ -11,6 +11,7 @@ from lxml import etree
 from virtgpu.domain import elements, read
 from virtgpu.domain.lint import schema as schemas
 from virtgpu.domain.lint.model import RULES, Context, Finding, Hit, Report, Subject
+from virtgpu.errors import Config
 
 # libvirt's own schema, wherever it is installed; "" validates against none.
 AUTO = "auto"
@@ -62,12 +63,35 @@ def lint_all(
     schema: str | Path | None = AUTO,
     ignore: Collection[str] = (),
 ) -> Iterator[tuple[str, Report]]:
-    """Check several domains of one host, each also against the others."""
-    parsed = [(source, elements.parse(text, source)) for source, text in documents]
-    guests = [read.guest_of(root) for _, root in parsed]
+    """Check several domains of one host, each also against the others.
+
+    What is no domain XML is a finding of its own, and no reason to leave the others out.
+    """
+    parsed = [(source, _parsed(text, source)) for source, text in documents]
+    guests = [None if isinstance(root, Finding) else read.guest_of(root) for _, root in parsed]
     for number, (source, root) in enumerate(parsed):
-        others = (*context.others, *guests[:number], *guests[number + 1 :])
-        yield source, lint_root(root, context._replace(others=others), schema=schema, ignore=ignore)
+        if isinstance(root, Finding):
+            yield source, Report(schema=_schema_path(schema), findings=(root,))
+            continue
+        rest = (guest for at, guest in enumerate(guests) if at != number and guest is not None)
+        here = context._replace(others=(*context.others, *rest))
+        yield source, lint_root(root, here, schema=schema, ignore=ignore)
+
+
+def _parsed(text: bytes, source: str) -> etree._Element | Finding:
+    try:
+        return elements.parse(text, source)
+    except Config as error:
+        rule = RULES[schemas.UNREADABLE]
+        line = getattr(error.__cause__, "lineno", None)
+        return Finding(
+            code=rule.code,
+            rule=rule.name,
+            severity=rule.severity,
+            message=error.message.removeprefix(f"{source}: "),
+            line=line if isinstance(line, int) and line > 0 else None,
+            remedy=error.hint,
+        )
 
 
 def fix(

@@ -85,14 +85,14 @@ def locked_memory(s: Subject) -> Iterator[Hit]:
     versions="QEMU 3.1 and newer; before, an inflated balloon lost the guest's memory",
 )
 def balloon_with_vfio(s: Subject) -> Iterator[Hit]:
-    if not s.passed or not s.is_qemu:
+    if not s.still or not s.is_qemu:
         return
     balloons = list(s.of("memballoon"))
     for node in balloons:
         if node.get("model") != "none":
             yield Hit(node, "a memory balloon beside a passed through device", fix=_none(node))
     if not balloons:
-        holder = s.passed[0].getparent()
+        holder = s.still[0].getparent()
         assert holder is not None
         yield Hit(holder, "libvirt adds a memory balloon, which cannot move here", severity="note")
 
@@ -121,7 +121,7 @@ def _none(node: etree._Element):  # type: ignore[no-untyped-def]
 def ballooned_start(s: Subject) -> Iterator[Hit]:
     node = s.root.find("currentMemory")
     now, most = size(node), size(s.root.find("memory"))
-    if node is None or not s.passed or not s.is_qemu or now is None or most is None:
+    if node is None or not s.still or not s.is_qemu or now is None or most is None:
         return
     if 0 < now < most:
         yield Hit(node, f"currentMemory is {size_text(now)} of {size_text(most)}, all of it pinned")
@@ -137,7 +137,7 @@ def ballooned_start(s: Subject) -> Iterator[Hit]:
 )
 def free_page_reporting(s: Subject) -> Iterator[Hit]:
     for node in s.of("memballoon"):
-        if s.passed and on(node, "freePageReporting"):
+        if s.still and on(node, "freePageReporting"):
             yield Hit(node, "freePageReporting='on' beside a passed through device")
 
 

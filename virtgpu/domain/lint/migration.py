@@ -41,7 +41,8 @@ def _is_variant(s: Subject, device: HostDevice) -> bool:
 )
 def vgpu_moves_to_its_kind(s: Subject) -> Iterator[Hit]:
     for node, device in s.hostdevs:
-        if device.mdev is not None or _is_variant(s, device):
+        is_vgpu = device.mdev is not None and node.get("model") in (None, "vfio-pci")
+        if is_vgpu or _is_variant(s, device):
             yield Hit(node, f"{device.key} migrates to the same vGPU type only, if at all")
 
 

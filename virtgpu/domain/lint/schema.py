@@ -18,7 +18,7 @@ SCHEMAS = (
     "/usr/share/libvirt/schemas/domain.rng",
     "/usr/local/share/libvirt/schemas/domain.rng",
 )
-CODE = "VG001"
+CODE, UNREADABLE = "VG001", "VG002"
 _MAX_FINDINGS = 20
 _MAX_TRIES = 400
 
@@ -52,6 +52,19 @@ def _load(path: str) -> etree.RelaxNG:
 )
 def schema(_s: Subject) -> Iterator[Hit]:
     # Called by the engine with the path; as a rule of the list it finds nothing by itself.
+    return iter(())
+
+
+@rule(
+    UNREADABLE,
+    "no-domain",
+    "error",
+    why="The text is no XML, or no libvirt domain, so nothing in it can be checked.",
+    remedy="give a libvirt domain XML file, as `virsh dumpxml` prints it",
+    source="https://www.w3.org/TR/xml/; formatdomain, element domain",
+)
+def no_domain(_s: Subject) -> Iterator[Hit]:
+    # Found before there is a tree to ask: see engine.lint_all.
     return iter(())
 
 
