@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from virtgpu.apply.recovery import Report
     from virtgpu.host.door import Door
     from virtgpu.inventory.vendor import Vendor
+    from virtgpu.model.details import Details
     from virtgpu.policy.choice import Left
 
 DEFAULT_URI = "qemu:///system"
@@ -81,6 +82,12 @@ class SliceHost:
         if found is None:
             raise NotFound(f"there is no GPU {wanted}", hint="see them with: virtgpu gpu list")
         return found
+
+    def details(self, gpu: Gpu) -> Details:
+        """BARs, link, reset methods and serial number of one GPU."""
+        from virtgpu.inventory import details
+
+        return details.read(self.door, gpu)
 
     def types(self) -> tuple[OfferedType, ...]:
         """Every type of every GPU with what is really left of it, promises counted."""

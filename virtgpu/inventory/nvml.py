@@ -77,6 +77,15 @@ def driver_version(library: Any) -> str | None:
     return _text(_Nvml(library).ask("nvmlSystemGetDriverVersion"))
 
 
+def serial(library: Any, index: int, address: PciAddress) -> str | None:
+    """The board's serial number; None where it has none (GeForce) or another GPU answers now."""
+    nvml = _Nvml(library)
+    handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
+    if handle is None or _address(nvml, handle) != address:
+        return None
+    return _text(nvml.ask("nvmlDeviceGetSerial", handle))
+
+
 def _address(nvml: _Nvml, handle: Any) -> PciAddress | None:
     info = nvml.ask("nvmlDeviceGetPciInfo", handle)
     try:

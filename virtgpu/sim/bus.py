@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from virtgpu.sim.device import Device
+from virtgpu.sim.profiles import Json
 from virtgpu.sim.state import State
 from virtgpu.sim.tree import InUse, Node, Tree, refuse
 
 VFIO_PCI = "vfio-pci"
-_RESOURCE = "\n".join(["0x0000000000000000 0x0000000000000000 0x0000000000000000"] * 13)
+# Lines of `resource`: start, end and flags (IORESOURCE_MEM and SIZEALIGN; with MEM_64, PREFETCH).
+_NO_BAR = "0x0000000000000000 0x0000000000000000 0x0000000000000000"
+_LINES, _MEMORY, _PREFETCHABLE = 13, 0x40200, 0x14220C
 
 Hook = Callable[[Device], None]
 
@@ -90,7 +93,6 @@ class Bus:
             "modalias": device.modalias,
             "irq": "0",
             "enable": "1",
-            "resource": _RESOURCE,
             "local_cpulist": spec.get("local_cpulist"),
             "boot_vga": spec.get("boot_vga"),
             "reset_method": spec.get("reset_method"),
@@ -98,6 +100,7 @@ class Bus:
         for name, value in facts.items():
             if value is not None:
                 self.tree.file(node, name, str(value))
+        self.tree.file(node, "resource", lambda: _resource(spec.get("bars") or ()))
         self._add_link(device)
         self.tree.file(node, "reset", write=lambda text: _reset(text))
 
@@ -363,3 +366,15 @@ def _reset(text: str) -> None:
 def _write_config(device: Device, data: bytes, offset: int) -> None:
     end = min(offset + len(data), len(device.config))
     device.config[offset:end] = data[: end - offset]
+
+
+def _resource(bars: Sequence[Json]) -> str:
+    """BARs one after the other, each at a multiple of its size."""
+    lines, at = [_NO_BAR] * _LINES, 1 << 40
+    for bar in bars:
+        size = int(bar["size"])
+        at = -(-at // size) * size
+        flags = _PREFETCHABLE if bar.get("prefetch") else _MEMORY
+        lines[int(bar["index"])] = f"0x{at:016x} 0x{at + size - 1:016x} 0x{flags:016x}"
+        at += size
+    return "\n".join(lines)

@@ -91,6 +91,9 @@ class Nvml:
     def _device_get_uuid(self, device: Json) -> str:
         return str(_said(device.get("uuid")))
 
+    def _device_get_serial(self, device: Json) -> str:
+        return str(_said(device.get("serial")))
+
     def _device_get_minor_number(self, device: Json) -> int:
         return int(_said(device.get("minor")))
 

@@ -8,6 +8,7 @@ import click
 
 from virtgpu.cli.output import Table, cell, gib, show
 from virtgpu.cli.world import World, verb
+from virtgpu.model.details import Bar, Details
 from virtgpu.model.gpu import Gpu
 from virtgpu.model.pci_class import words
 
@@ -34,8 +35,11 @@ def gpu_list(world: World) -> None:
 @click.argument("address")
 def gpu_show(world: World, address: str) -> None:
     """Show one GPU, by its address in any spelling."""
-    gpu = world.handle().gpu(address)
-    show(world, {"gpu": gpu}, "\n".join(_lines(gpu)))
+    handle = world.handle()
+    gpu = handle.gpu(address)
+    details = handle.details(gpu)
+    text = "\n".join((*_lines(gpu), *_detail_lines(details)))
+    show(world, {"gpu": gpu, "details": details}, text)
 
 
 def gpu_row(gpu: Gpu) -> tuple[object, ...]:
@@ -106,6 +110,35 @@ def _lines(gpu: Gpu) -> Iterator[str]:
         yield f"{name:20} {cell(value)}"
     for text in gpu.warnings:
         yield f"{'warning':20} {text}"
+
+
+def _detail_lines(details: Details) -> Iterator[str]:
+    facts = {
+        "BARs": None if details.bars is None else tuple(map(_bar, details.bars)),
+        "link now": _link(details.link_speed, details.link_width),
+        "link at most": _link(details.max_link_speed, details.max_link_width),
+        "reset methods": "none" if details.reset_methods == () else details.reset_methods,
+        "serial number": _masked(details.serial),
+    }
+    for name, value in facts.items():
+        yield f"{name:20} {cell(value)}"
+
+
+def _bar(bar: Bar) -> str:
+    size, unit = bar.size_bytes / 1024, "KiB"
+    for larger in ("MiB", "GiB"):
+        if size >= 1024:
+            size, unit = size / 1024, larger
+    return f"{bar.index}: {size:g} {unit}{' prefetchable' if bar.prefetchable else ''}"
+
+
+def _link(speed: str | None, width: int | None) -> str | None:
+    return None if speed is None and width is None else f"{cell(speed)} x{cell(width)}"
+
+
+def _masked(serial: str | None) -> str | None:
+    """A serial number as it may be shown around: its last four characters."""
+    return None if serial is None else "*" * len(serial[:-4]) + serial[-4:]
 
 
 def _mig(gpu: Gpu) -> str | None:
