@@ -188,12 +188,12 @@ def stateless_with_variables(s: Subject) -> Iterator[Hit]:
     "VG409",
     "uefi-without-acpi",
     "error",
-    why="UEFI tells the guest its devices through ACPI tables.",
+    why="On x86, UEFI tells the guest its devices through ACPI tables; libvirt refuses it without.",
     remedy="write <acpi/> into <features>",
     source="libvirt 9.0 qemu_validate.c: 'UEFI requires ACPI on this architecture'",
 )
 def uefi_without_acpi(s: Subject) -> Iterator[Hit]:
-    is_pc = s.arch in ("x86_64", "i686", "aarch64")
+    is_pc = s.arch in ("x86_64", "i686")
     if s.type is None or not s.is_qemu or not is_pc or not s.is_uefi:
         return
     if s.root.find("features/acpi") is None:
