@@ -38,11 +38,14 @@ class Row(NamedTuple):
 
 def rows(folder: Path) -> list[Row]:
     click = [sys.executable, "-c", "import click"]
+    floor = [sys.executable, "-c", "import click, msgspec"]
     virtgpu = [sys.executable, VIRTGPU]
     # The same machine for both: NODE for libvirt's test driver, PROFILE for our simulated host.
     return [
         Row("virtgpu --version", [*virtgpu, "--version"], click, 1.3),
-        Row("virtgpu --help", [*virtgpu, "--help"], click, 1.3),
+        Row("virtgpu --help", [*virtgpu, "--help"], click, 1.18),
+        Row("gpu list, one GPU", [*simulated(folder, PROFILE), "gpu", "list"], floor, 1.75),
+        Row("slice list, one GPU", [*simulated(folder, PROFILE), "slice", "list"], floor, 1.75),
         Row(
             "vm render, one GPU, 4 VFs",
             render(folder, PROFILE),
@@ -54,9 +57,13 @@ def rows(folder: Path) -> list[Row]:
     ]
 
 
+def simulated(folder: Path, profile: Path) -> list[str]:
+    world = ["--state-dir", str(folder / "state"), "--host", f"sim:{profile}"]
+    return [sys.executable, VIRTGPU, *world]
+
+
 def render(folder: Path, profile: Path) -> list[str]:
-    sim = ["--state-dir", str(folder / "state"), "--host", f"sim:{profile}"]
-    return [sys.executable, VIRTGPU, *sim, "vm", "render", "render01", "--gpu", "A40-12Q"]
+    return [*simulated(folder, profile), "vm", "render", "render01", "--gpu", "A40-12Q"]
 
 
 def virt_install(node: Path, device: str) -> list[str]:

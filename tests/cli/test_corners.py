@@ -299,3 +299,18 @@ class TestProfiles:
         assert done.code == 9
         if "/dev/fuse" not in done.err:
             assert "log '/nonexistent/x' cannot be written" in done.err
+
+
+@pytest.mark.parametrize("columns", ["", "0", "40", "60", "78", "200", "x", "-5", "٣"])
+def test_the_help_is_as_wide_as_click_would_make_it(
+    columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import click
+
+    from virtgpu.cli.app import cli
+
+    monkeypatch.setenv("COLUMNS", columns)
+    ours = cli.make_context("virtgpu", ["gpu"])
+    plain = click.Context(cli, info_name="virtgpu")
+    assert type(ours.make_formatter()) is not type(plain.make_formatter())
+    assert ours.make_formatter().width == plain.make_formatter().width

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -23,8 +26,41 @@ NOUNS = {
 }
 
 
+_NARROW, _WIDE = 50, 80  # what click writes its help in, whatever the terminal
+
+
+class _Formatter(click.HelpFormatter):
+    """Asks for the terminal's width itself: click imports shutil for it, and with it the modules
+    of three compressions, a tenth of what printing the help takes."""
+
+    def __init__(
+        self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None
+    ) -> None:
+        if width is None and click.formatting.FORCED_WIDTH is None:
+            width = max(min(_columns(), max_width or _WIDE) - 2, _NARROW)
+        super().__init__(indent_increment, width, max_width)
+
+
+def _columns() -> int:
+    """The terminal's width as shutil.get_terminal_size answers it."""
+    with suppress(KeyError, ValueError):
+        said = int(os.environ["COLUMNS"])
+        if said > 0:
+            return said
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or _WIDE  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        return _WIDE
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
 class Nouns(click.Group):
     """The group of all nouns; a noun is the attribute `command` of its module."""
+
+    context_class = _Context
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The nouns in the order of the help."""
