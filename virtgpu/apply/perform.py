@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from virtgpu.apply import nvidia_tools, reservations
 from virtgpu.apply.observe import binding_of, current_type, vfs_of
-from virtgpu.apply.world import World, mdev_holders, refuse_held, vfio_holders
+from virtgpu.apply.world import World, function_holders, mdev_holders, refuse_held, vfio_holders
 from virtgpu.errors import Capacity, Config, HostError, NotFound
 from virtgpu.host import libvirt_domains, paths
 from virtgpu.host.door import OnChild
@@ -109,7 +109,10 @@ def _write_binding(
 def _users(world: World, address: PciAddress) -> tuple[Holder, ...] | None:
     """Who has the function in use: of a GPU by any way that the inventory knows."""
     gpu = world.read().gpu(address)
-    return gpu.holders if gpu is not None else vfio_holders(world.door, address)
+    if gpu is None:
+        return function_holders(world.door, address)
+    # A function that went back to its host driver before may be in use there again.
+    return gpu.holders and tuple(one for one in gpu.holders if one.function is None)
 
 
 # -- VFs and modes

@@ -9,7 +9,8 @@ from virtgpu.errors import Conflict, NotFound
 from virtgpu.host import paths
 from virtgpu.host.door import Door
 from virtgpu.inventory import holders, read_host
-from virtgpu.inventory.reader import Reader, number
+from virtgpu.inventory.function_holders import of_function
+from virtgpu.inventory.reader import Reader, hex_id, number
 from virtgpu.inventory.vendor import Vendor
 from virtgpu.model.gpu import Gpu, Holder, Host
 from virtgpu.model.pci import PciAddress
@@ -43,8 +44,11 @@ def refuse_held(found: Sequence[Holder] | None, what: str, hint: str) -> None:
         )
     if found:
         one = found[0]
-        who = one.command or one.file if one.pid is None else f"pid {one.pid} ({one.command})"
-        raise Conflict(f"{what} is held by {who}, which has {one.file} open", hint=hint)
+        if one.pid is None:
+            raise Conflict(f"{what} is in use: {one.command or one.file}", hint=hint)
+        raise Conflict(
+            f"{what} is held by pid {one.pid} ({one.command}), which has {one.file} open", hint=hint
+        )
 
 
 def vfio_holders(door: Door, address: PciAddress) -> tuple[Holder, ...] | None:
@@ -53,6 +57,16 @@ def vfio_holders(door: Door, address: PciAddress) -> tuple[Holder, ...] | None:
     group = number(reader.last(paths.pci(address, "iommu_group")))
     cdev = next(iter(sorted(reader.names(paths.pci(address, "vfio-dev")))), None)
     return holders.scan(door).of_vfio(group, cdev)
+
+
+def function_holders(door: Door, address: PciAddress) -> tuple[Holder, ...] | None:
+    """Who uses a function beside a GPU, by VFIO or by its host driver, from a fresh look."""
+    reader = Reader(door)
+    code = hex_id(reader.text(paths.pci(address, "class"))) or ""
+    driver = reader.last(paths.pci(address, "driver"))
+    own = of_function(reader, holders.scan(door), address, code, driver)
+    by_vfio = vfio_holders(door, address)
+    return None if own is None or by_vfio is None else (*by_vfio, *own)
 
 
 def mdev_holders(door: Door, uuid: str) -> tuple[Holder, ...] | None:

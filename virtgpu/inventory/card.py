@@ -9,6 +9,7 @@ import msgspec
 from virtgpu.host import paths
 from virtgpu.host.door import Door
 from virtgpu.inventory import pci, sriov
+from virtgpu.inventory.function_holders import of_function, of_i2c
 from virtgpu.inventory.holders import Holders
 from virtgpu.inventory.pci import Bus, Groups, Node
 from virtgpu.inventory.reader import Reader
@@ -138,8 +139,15 @@ def _boot_console(reader: Reader, node: Node, pf: Function) -> bool | None:
 def _holders(
     reader: Reader, held: Holders, node: Node, functions: Sequence[Function], facts: Facts
 ) -> tuple[Holder, ...] | None:
-    """Who has the card itself open: by VFIO, by NVIDIA's files, by DRM."""
-    answers = []
+    """Who has the card itself open: by VFIO, by NVIDIA's files, by DRM; and its other functions by
+    what their drivers make of them."""
+    answers = [
+        of_i2c(node.names, held),
+        *(
+            of_function(reader, held, one.address, one.class_code, one.driver)
+            for one in functions[1:]
+        ),
+    ]
     if functions[0].driver == "nvidia":
         answers.append(held.of_nvidia(facts.minor))
     drm = pci.drm_names(reader, node)

@@ -18,7 +18,7 @@ from virtgpu.model.gpu import Holder
 # Patterns as text: on most hosts nobody has such a file open, and none is compiled.
 # A container may see /dev elsewhere and a node may be deleted under its holder, so the end of
 # the link decides: /var/lib/x/rootfs/dev/nvidia0 (deleted).
-_NODE = r"/dev/((?:vfio|dri|nvidia)[^ ]*)(?: \(deleted\))?\Z"
+_NODE = r"/dev/((?:vfio|dri|nvidia|snd/|i2c-)[^ ]*)(?: \(deleted\))?\Z"
 # A VFIO device whose group is not open by name any more: it could be any device.
 _NAMELESS = "anon_inode:[vfio-device]"
 _GROUP = r"vfio/(?:noiommu-)?([0-9]+)"
@@ -75,6 +75,16 @@ class Holders:
         """Who has one of these nodes (`card0`, `renderD128`) below /dev/dri open."""
         nodes = {f"dri/{name}" for name in names}
         return self._answer(nodes.__contains__, known=self.known)
+
+    def of_sound(self, cards: Iterable[str]) -> tuple[Holder, ...] | None:
+        """Who has a node of one of these sound cards (`card1`) open: control, PCM, MIDI, hwdep."""
+        numbers = "|".join(re.escape(card.removeprefix("card")) for card in cards)
+        pattern = re.compile(rf"snd/(?:controlC|pcmC|midiC|hwC|umpC)(?:{numbers})(?:D.*)?")
+        return self._answer(lambda node: bool(pattern.fullmatch(node)), known=self.known)
+
+    def of_i2c(self, adapters: Iterable[str]) -> tuple[Holder, ...] | None:
+        """Who has one of these I2C adapters (`i2c-5`) open."""
+        return self._answer(frozenset(adapters).__contains__, known=self.known)
 
     def _answer(self, is_it: Callable[[str], bool], *, known: bool) -> tuple[Holder, ...] | None:
         found = tuple(

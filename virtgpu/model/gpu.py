@@ -32,12 +32,14 @@ class _Value(msgspec.Struct, frozen=True, kw_only=True):
 class Holder(_Value, frozen=True, kw_only=True):
     """Who has a device in use now: a process with a file, or a user without one.
 
-    *pid* is None for a holder without a descriptor (console, frame buffer).
+    *pid* is None for a holder without a descriptor (console, frame buffer). *function* is the
+    one of the card that is in use, None for the GPU itself.
     """
 
     file: str
     pid: int | None = None
     command: str | None = None
+    function: PciAddress | None = None
 
 
 class Function(_Value, frozen=True, kw_only=True):

@@ -14,6 +14,23 @@ from virtgpu.policy.ledger import groups_of, is_there, vf_of
 VGPU = frozenset({Mechanism.MDEV_PF, Mechanism.MDEV_VF, Mechanism.VENDOR_VFIO, Mechanism.MIG})
 
 
+_DISPLAY = "systemctl stop display-manager"
+_PIPEWIRE = "systemctl --user stop pipewire.socket pipewire wireplumber"
+# By `comm`, which the kernel cuts off after 15 characters.
+_SERVICES = {
+    "nvidia-persiste": "systemctl stop nvidia-persistenced",
+    "nv-hostengine": "systemctl stop nvidia-dcgm",
+    "Xorg": _DISPLAY,
+    "Xwayland": _DISPLAY,
+    "gnome-shell": _DISPLAY,
+    "kwin_wayland": _DISPLAY,
+    "sddm": _DISPLAY,
+    "pipewire": _PIPEWIRE,
+    "wireplumber": _PIPEWIRE,
+    "pulseaudio": "systemctl --user stop pulseaudio.socket pulseaudio",
+}
+
+
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """Slices that exist or are promised, and *picks* made so far for this *guest*.
 
@@ -107,6 +124,12 @@ def listed(items: Sequence[object], limit: int = 4) -> str:
 def holders_text(holders: Sequence[Holder]) -> str:
     """Who holds a device, for a sentence: pid and command, once each."""
     return listed(tuple(dict.fromkeys(_holder_texts(holders))))
+
+
+def stop_command(holders: Sequence[Holder]) -> str | None:
+    """How to stop the services among the holders, None where none is a known one."""
+    found = (_SERVICES.get(one.command or "") for one in holders if one.pid is not None)
+    return " && ".join(dict.fromkeys(one for one in found if one is not None)) or None
 
 
 def _holder_texts(holders: Sequence[Holder]) -> Iterator[str]:

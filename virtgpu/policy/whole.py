@@ -12,7 +12,7 @@ from virtgpu.model.slice import Place
 from virtgpu.policy import mig
 from virtgpu.policy.ledger import VFIO_PCI, groups_of
 from virtgpu.policy.options import Offered, Option, Refusal
-from virtgpu.policy.taken import Taken, holders_text, listed, owner
+from virtgpu.policy.taken import Taken, holders_text, listed, owner, stop_command
 
 # Drivers that leave a function alone: the kernel counts a group with them as viable.
 _HARMLESS = (None, VFIO_PCI, "pci-stub")
@@ -159,10 +159,11 @@ def _is_unheld(_h: Host, gpu: Gpu, _on: PciAddress | None, _t: Taken) -> Refusal
         hint = "run as root, so that all processes can be seen"
         return Refusal(f"who holds {gpu.address} is unknown", Conflict, hint)
     if gpu.holders:
+        how = stop_command(gpu.holders) or "stop what holds it"
         return Refusal(
             f"{gpu.address} is held by {holders_text(gpu.holders)}",
             Conflict,
-            "stop what holds it; unbinding a held card would wait for ever",
+            f"{how}; unbinding a held card would wait for ever",
         )
     return None
 

@@ -11,6 +11,7 @@ from virtgpu.cli.world import World, verb
 from virtgpu.model.details import Bar, Details
 from virtgpu.model.gpu import Gpu
 from virtgpu.model.pci_class import words
+from virtgpu.policy.taken import holders_text
 
 HEADINGS = ("ADDRESS", "NAME", "DRIVER", "NODE", "GROUP", "WAYS", "MEMORY", "LEFT", "VFS", "NOTE")
 
@@ -156,4 +157,4 @@ def _mig(gpu: Gpu) -> str | None:
 def _holders(gpu: Gpu) -> str:
     if gpu.holders is None:
         return "unknown (not every process can be looked into)"
-    return cell(tuple(f"{one.command} (pid {one.pid})" for one in gpu.holders))
+    return holders_text(gpu.holders) or cell(())
