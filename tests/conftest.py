@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,18 @@ def _no_state_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("VIRTGPU_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("VIRTGPU_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture(autouse=True)
+def _no_child_is_left() -> Iterator[None]:
+    """A write that did not come back has left a child: whoever started it ends it."""
+    yield
+    for name in ("virtgpu.sim.waiting", "virtgpu.host.children"):
+        left = getattr(sys.modules.get(name), "_left", [])
+        while left:
+            process = left.pop()
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -224,13 +224,14 @@ class TestDamage:
     def test_what_a_killed_writer_left_is_swept(self, tmp_path: Path) -> None:
         self.damaged(tmp_path)[1].unlink()
         folder = tmp_path / "state/sim/a40x2-mdev-vf/reservations"
-        old, new = folder / ".new-0123", folder / ".new-4567"
-        for one in (old, new):
+        left, held = folder / ".new-0123", folder / ".new-4567"
+        for one in (left, held):
             one.write_text("half")
-        os.utime(old, (time.time() - 7200,) * 2)
-        assert virtgpu(*A40, "recover").code == 0
-        assert not old.exists()
-        assert new.exists()  # its writer may live
+        with held.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            assert virtgpu(*A40, "recover").code == 0
+            assert not left.exists()
+            assert held.exists()  # its writer lives
 
 
 class TestProfiles:

@@ -429,3 +429,57 @@ def test_the_state_is_where_the_environment_the_system_or_the_user_keeps_it(
     assert state.default_state_dir() == Path("/home/u/.local/state/virtgpu")
     monkeypatch.setenv("XDG_STATE_HOME", "/s")
     assert state.default_state_dir() == Path("/s/virtgpu")
+
+
+# -- what a killed writer leaves
+
+_WRITER = """
+import os, sys
+from pathlib import Path
+from virtgpu.host import state
+def stop(*_, **__): print("x", flush=True); sys.stdin.read()
+if sys.argv[1] == "write":
+    os.rename = stop
+    state.write_durably(Path(sys.argv[2]), b"x")
+else:
+    os.link = stop
+    state.create_locked(Path(sys.argv[2]), b"x")
+"""
+
+
+@pytest.mark.parametrize("verb", ["write", "create"])
+def test_a_file_without_a_name_goes_once_its_writer_is_dead(folder: Path, verb: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITER, verb, str(folder / "a")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.read(1)
+        state.sweep(folder)
+        assert len(list(folder.iterdir())) == 1  # its writer lives
+        writer.kill()
+    state.sweep(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_sweeping_disturbs_no_writer(folder: Path) -> None:
+    done = threading.Event()
+
+    def sweep() -> None:
+        while not done.is_set():
+            state.sweep(folder)
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        for number in range(300):
+            state.write_durably(folder / "a", str(number).encode())
+            lock = state.create_locked(folder / f"{number}", b"x")
+            assert lock is not None
+            lock.close()
+    finally:
+        done.set()
+        sweeper.join()
+    assert state.read(folder / "a") == b"299"
+    assert len(list(folder.iterdir())) == 301

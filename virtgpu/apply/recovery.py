@@ -85,7 +85,8 @@ def recover(door: Door, vendors: Sequence[Vendor], *, as_is: Collection[str] = (
             running += path.exists()
             continue
         done.append(_one(world, journal, journal.plan.id in as_is))
-    for folder in (journals.folder(door.state_dir), reservations.folder(door.state_dir)):
+    base = door.state_dir
+    for folder in (base, journals.folder(base), reservations.folder(base)):
         state.sweep(folder)
     return Report(journals=tuple(done), running=running, damaged=_damaged(door))
 

@@ -22,7 +22,6 @@ _HINT = "use another state directory with --state-dir, or run as root"
 _ROOM = "make room on its file system; nothing that was there is lost"
 _AWAY = "remove it once you know who put it there, or use another --state-dir"
 _TEMPORARY = ".new-"
-_ABANDONED_S = 3600.0  # a living process renames its temporary file at once
 _GIVEN_LIMIT = 64 << 20
 
 
@@ -123,21 +122,32 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def _replace(folder: int, name: str, content: bytes) -> None:
-    temporary = f"{_TEMPORARY}{os.urandom(8).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=folder)
+    fd, temporary = _open_temporary(folder)
     try:
-        try:
-            _write_all(fd, content)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _write_all(fd, content)
+        os.fsync(fd)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary, dir_fd=folder)
         raise
+    finally:
+        os.close(fd)
     os.fsync(folder)
+
+
+def _open_temporary(folder: int) -> tuple[int, str]:
+    """A new file without a proper name yet, locked while its writer lives; see `sweep`."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        name = f"{_TEMPORARY}{os.urandom(8).hex()}"
+        fd = os.open(name, flags, 0o600, dir_fd=folder)
+        # Between our open and our lock a sweep may have taken it for one that was left.
+        with suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_nlink:
+                return fd, name
+        os.close(fd)
 
 
 def read(path: Path) -> bytes | None:
@@ -194,18 +204,26 @@ def remove_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process had begun to write and nobody will end."""
+    """Remove what a killed process had begun to write: the files without a proper name that nobody
+    has locked."""
     try:
-        entries = list(os.scandir(folder))
-        for entry in entries:
-            if entry.name.startswith(_TEMPORARY):
-                with suppress(FileNotFoundError):
-                    if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_S:
-                        os.unlink(entry.path)  # noqa: PTH108
+        for name in os.listdir(folder):  # noqa: PTH208 - names only
+            if name.startswith(_TEMPORARY):
+                _sweep_one(folder / name)
     except FileNotFoundError:
         return
     except OSError as error:
         raise refused(error, folder, "tidy") from error
+
+
+def _sweep_one(path: Path) -> None:
+    with suppress(FileNotFoundError, BlockingIOError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        finally:
+            os.close(fd)
 
 
 def remove(path: Path) -> None:
@@ -299,26 +317,34 @@ def create_locked(path: Path, content: bytes) -> LockedFile | None:
     """Make one of our files with its first content, locked before anybody can see its name; None
     when that name is taken."""
     make_private(path.parent)
-    temporary = path.with_name(f"{_TEMPORARY}{os.urandom(8).hex()}")
     try:
-        fd = _open_ours(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        folder = _open_folder(path.parent)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write_all(fd, content)
-            os.fsync(fd)
-            path.hardlink_to(temporary)
-            _sync_folder(path.parent)
-        except BaseException:
-            os.close(fd)
-            raise
+            fd = _link_new(folder, path.name, content)
         finally:
-            temporary.unlink(missing_ok=True)
+            os.close(folder)
     except FileExistsError:
         return None
     except OSError as error:
         raise refused(error, path, "make") from error
     _held.add(fd)
     return LockedFile(path, fd)
+
+
+def _link_new(folder: int, name: str, content: bytes) -> int:
+    fd, temporary = _open_temporary(folder)
+    try:
+        _write_all(fd, content)
+        os.fsync(fd)
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+    except BaseException:
+        os.close(fd)
+        raise
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+    return fd
 
 
 def _create_ours(path: Path) -> int:
