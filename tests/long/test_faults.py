@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import hosts
 from tests.support.scenarios import IDS, SCENARIOS, Scenario
-from tests.support.trials import Trials
+from tests.support.trials import Act, InProcess, Trials
 
 pytestmark = pytest.mark.long
 
@@ -23,28 +23,35 @@ def _in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
-def say(capsys: pytest.CaptureFixture[str], trials: Trials, verb: str) -> None:
+def run(
+    scenario: Scenario, folder: Path, act: Act, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = Trials(InProcess(scenario.profile, folder / "prepared", folder / "trial"), act)
+    trials.twice()
     assert trials.count or not trials.writes
     with capsys.disabled():
-        print(f"\n{trials.scenario.profile} {verb}: {trials.count} trials, no fault")
+        print(
+            f"\n{scenario.profile} {verb} {scenario.request}: {trials.count} trials,"
+            f" {trials.cut_recoveries} with recovery cut off, no fault"
+        )
 
 
 @every_scenario
 def test_making(scenario: Scenario, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepared = tmp_path / "prepared"
-    prepared.mkdir(mode=0o700)
-    trials = Trials(
-        scenario, prepared, tmp_path, lambda host: host.create(scenario.request, guest="g1")
+    (tmp_path / "prepared").mkdir(mode=0o700)
+    run(
+        scenario,
+        tmp_path,
+        lambda host: host.create(scenario.request, guest="g1"),
+        "create",
+        capsys,
     )
-    trials.all()
-    say(capsys, trials, "create")
 
 
 @every_scenario
 def test_taking(scenario: Scenario, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepared = tmp_path / "prepared"
-    made = hosts.handle(scenario.profile, prepared).create(scenario.request, guest="g1")
+    made = hosts.handle(scenario.profile, tmp_path / "prepared").create(
+        scenario.request, guest="g1"
+    )
     ids = [one.id for one in made.slices]
-    trials = Trials(scenario, prepared, tmp_path, lambda host: host.destroy(ids))
-    trials.all()
-    say(capsys, trials, "destroy")
+    run(scenario, tmp_path, lambda host: host.destroy(ids), "destroy", capsys)

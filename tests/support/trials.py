@@ -1,17 +1,16 @@
-"""Trials: something done on a simulated machine while writes fail or its process dies; what is left
-is compared from outside, by the kernel's own state."""
+"""Trials: something done on a machine while writes fail or its process dies; what is left is
+compared from outside, by the kernel's own state."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from tests.support import hosts
-from tests.support.scenarios import Scenario
 from virtgpu.api import HostHandle
 from virtgpu.apply import journal, reservations
 from virtgpu.errors import RecoveryNeeded, RolledBack, VirtgpuError
@@ -20,8 +19,139 @@ from virtgpu.sim.faults import HALF
 
 REFUSALS = ("EIO", "EBUSY", "ENODEV")
 DEATHS = ("before", "after")
+# By the number of a write (or run of a tool that changes something): an errno's name, a moment of
+# death, or `half` for a tool that does half of its work and fails.
 Faults = dict[int, str]
 Act = Callable[[HostHandle], Any]
+
+
+class Attempt(NamedTuple):
+    """How it ended (`done`, `12`, `13`, `refused` before anything began, or `killed`), after how
+    many writes (unknown of a dead process), and which of them were runs of tools."""
+
+    ended: str
+    writes: int
+    tools: frozenset[int] = frozenset()
+
+
+class Ground(Protocol):
+    """A machine that can be set back to where each trial begins."""
+
+    def begin(self) -> None: ...
+
+    def look(self) -> dict[str, Any]: ...
+
+    def attempt(self, act: Act, faults: Faults) -> Attempt: ...
+
+    def unnamed(self) -> Collection[Path]: ...
+
+    @property
+    def state_dir(self) -> Path: ...
+
+
+def ended(act: Callable[[], Any]) -> str:
+    """How an act ended, in a word."""
+    try:
+        act()
+    except RolledBack:
+        return "12"
+    except RecoveryNeeded:
+        return "13"
+    except VirtgpuError:
+        return "refused"
+    return "done"
+
+
+class Trials:
+    """All trials of one way to change one machine.
+
+    What is right afterwards: the state before, or, after a plan that takes away was cut off, the
+    state that it ends in.
+    """
+
+    def __init__(self, ground: Ground, act: Act) -> None:
+        self.ground, self.act = ground, act
+        self.count = self.cut_recoveries = 0
+        ground.begin()
+        self.before = ground.look()
+        tried = ground.attempt(act, {})
+        assert tried.ended == "done", tried
+        self.writes, self._tools = tried.writes, tried.tools
+        self.done = ground.look()
+
+    def once(self, in_recovery: Sequence[str] = ("EIO", *DEATHS)) -> None:
+        """Every write with every fault, and after each death recovery cut off as well."""
+        for number in range(1, self.writes + 1):
+            for fault in self._faults_of(number):
+                self.one({number: fault})
+                if fault in DEATHS:
+                    self._recovery_too({number: fault}, in_recovery)
+
+    def twice(self) -> None:
+        """Besides, after each fault one more at each write of what comes after it."""
+        self.once()
+        for number in range(1, self.writes + 1):
+            for fault in self._faults_of(number):
+                if fault in DEATHS:
+                    continue
+                for second in range(number + 1, self.one({number: fault}) + 1):
+                    for other in ("EIO", HALF, *DEATHS):
+                        self.one({number: fault, second: other})
+                        if (fault, other) == ("EIO", "EIO"):
+                            self._recovery_too({number: fault, second: other})
+
+    def _faults_of(self, number: int) -> tuple[str, ...]:
+        return (*REFUSALS, *DEATHS, *((HALF,) if number in self._tools else ()))
+
+    def _recovery_too(self, faults: Faults, in_recovery: Sequence[str] = DEATHS) -> None:
+        for number in range(1, self._recovery_writes + 1):
+            for fault in in_recovery:
+                self.one(faults, {number: fault})
+                self.cut_recoveries += 1
+
+    def one(self, faults: Faults, in_recovery: Faults | None = None) -> int:
+        """One trial; returns how many writes it took before recovery."""
+        self.count += 1
+        self.ground.begin()
+        assert self.ground.look() == self.before
+        name = f"{faults} {in_recovery}"
+        tried = self.ground.attempt(self.act, faults)
+        self._recovery_writes = 0
+        if tried.ended in ("13", "killed"):
+            self._recover(name, in_recovery, was_undoing=tried.ended == "13")
+        else:
+            right = self.done if tried.ended == "done" else self.before
+            assert self.ground.look() == right, (name, tried)
+            self._nothing_is_open(name)
+        return tried.writes
+
+    def _recover(self, name: str, faults: Faults | None, *, was_undoing: bool) -> None:
+        outcomes: list[str] = []
+
+        def recover(host: HostHandle) -> None:
+            outcomes[:] = [one.outcome for one in host.recover().journals]
+
+        if faults is not None:
+            self.ground.attempt(recover, faults)
+        # What it says is asked for where it is in our own process.
+        self._recovery_writes = self.ground.attempt(recover, {}).writes
+        found = self.ground.look()
+        if was_undoing or outcomes == ["undone"]:
+            assert found == self.before, name
+        elif outcomes == ["finished"]:
+            assert found == self.done, name
+        else:
+            assert found in (self.before, self.done), name
+        self._nothing_is_open(name)
+        self.ground.attempt(recover, {})
+        assert self.ground.look() == found, name
+
+    def _nothing_is_open(self, name: str) -> None:
+        assert journal.files(self.ground.state_dir) == [], name
+        assert list(self.ground.unnamed()) == [], name
+
+
+# -- in process
 
 
 class Killed(BaseException):
@@ -29,9 +159,7 @@ class Killed(BaseException):
 
 
 class Faulty(SimDoor):
-    """A simulated host whose nth write (or run of a tool that changes something) fails, or is the
-    last that its process does: by number, an errno's name, `before`, `after`, or `half` for a tool
-    that does half of its work and fails."""
+    """A simulated host in process whose writes meet the faults."""
 
     def __init__(self, profile: str, folder: Path, given: Faults) -> None:
         super().__init__(profile, state_dir=folder, environment={})
@@ -47,8 +175,9 @@ class Faulty(SimDoor):
         fault = self.given.get(self.count)
         if fault == "before":
             raise Killed
-        if fault in REFUSALS or (fault == HALF and self.count not in self.tools):
-            fault = "EIO" if fault == HALF else fault
+        if fault == HALF and self.count not in self.tools:
+            fault = "EIO"
+        if fault in REFUSALS:
             raise OSError(getattr(errno, fault), fault, what)
         done = act()
         if fault == "after":
@@ -82,94 +211,33 @@ def look(host: HostHandle) -> dict[str, Any]:
     }
 
 
-class Trials:
-    """All trials of one way to change one machine.
+class InProcess:
+    """A `Ground`: the simulated host in this process, from a copy of a prepared state."""
 
-    *prepared* is the state to begin with. What is right afterwards: the state before, or, after a
-    plan that takes away was cut off, the state that it ends in.
-    """
+    def __init__(self, profile: str, prepared: Path, place: Path) -> None:
+        self._profile, self._prepared, self._place = profile, prepared, place
 
-    def __init__(self, scenario: Scenario, prepared: Path, folder: Path, act: Act) -> None:
-        self.scenario = scenario
-        self.act = act
-        self.count = 0
-        self._prepared = prepared
-        self._folder = folder
-        self.before = look(self._host(self._fresh(), {}))
-        done = self._fresh()
-        door = Faulty(scenario.profile, done, {})
-        act(HostHandle(door, vendors=hosts.VENDORS))
-        self.writes, self._tools = door.count, door.tools
-        self.done = look(self._host(done, {}))
+    def begin(self) -> None:
+        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.copytree(self._prepared, self._place)
 
-    def _fresh(self) -> Path:
-        place = self._folder / "trial"
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(self._prepared, place)
-        return place
+    def look(self) -> dict[str, Any]:
+        return look(self._host({}))
 
-    def _host(self, place: Path, given: Faults) -> HostHandle:
-        return HostHandle(Faulty(self.scenario.profile, place, given), vendors=hosts.VENDORS)
+    def attempt(self, act: Act, faults: Faults) -> Attempt:
+        host = self._host(faults)
+        how = "killed"
+        with contextlib.suppress(Killed):
+            how = ended(lambda: act(host))
+        door: Any = host.door
+        return Attempt(how, door.count, frozenset(door.tools))
 
-    def all(self) -> None:
-        """Every write with every fault; after each death or refusal once more with each write of
-        what comes after it, in the same run or in the recovery."""
-        for number in range(1, self.writes + 1):
-            for fault in (*REFUSALS, *DEATHS, *((HALF,) if number in self._tools else ())):
-                used = self.one({number: fault})
-                for second in range(number + 1, used + 1):
-                    for other in ("EIO", HALF, *DEATHS):
-                        self.one({number: fault, second: other})
-                        if (fault, other) == ("EIO", "EIO"):
-                            self._recovery_too({number: fault, second: other})
-                if fault not in REFUSALS:
-                    self._recovery_too({number: fault})
+    def unnamed(self) -> Collection[Path]:
+        return list(self._place.rglob(".new-*"))
 
-    def _recovery_too(self, given: Faults) -> None:
-        for number in range(1, self.recovery_writes + 1):
-            for fault in ("EIO", *DEATHS):
-                self.one(given, {number: fault})
+    @property
+    def state_dir(self) -> Path:
+        return self._host({}).door.state_dir
 
-    def one(self, given: Faults, in_recovery: Faults | None = None) -> int:
-        """One trial; returns how many writes it took before recovery."""
-        self.count += 1
-        place, name = self._fresh(), f"{self.scenario} {given} {in_recovery}"
-        host = self._host(place, given)
-        try:
-            self.act(host)
-            assert look(host) == self.done, name
-        except RolledBack:
-            assert look(host) == self.before, name
-            assert journal.files(host.door.state_dir) == [], name
-        except (RecoveryNeeded, Killed) as error:
-            self._recover(place, name, in_recovery, is_undone=isinstance(error, RecoveryNeeded))
-        except VirtgpuError:
-            assert look(host) == self.before, name
-        used: int = host.door.count  # type: ignore[attr-defined]
-        return used
-
-    def _recover(self, place: Path, name: str, given: Faults | None, *, is_undone: bool) -> None:
-        if given is not None:
-            with contextlib.suppress(Killed):
-                self._host(place, given).recover()
-        host = self._host(place, {})
-        outcomes = [one.outcome for one in host.recover().journals]
-        self.recovery_writes: int = host.door.count  # type: ignore[attr-defined]
-        found = look(host)
-        if outcomes == ["undone"]:
-            assert found == self.before, name
-        elif outcomes == ["finished"]:
-            assert not is_undone, name
-            assert found == self.done, name
-        else:  # the first recovery had ended it
-            assert outcomes == [], name
-            assert given is not None, name
-            assert found in (self.before, self.done), name
-        assert journal.files(host.door.state_dir) == [], name
-        assert host.recover().journals == (), name
-        assert look(host) == found, name
-        assert list(_unnamed(place)) == [], name
-
-
-def _unnamed(place: Path) -> Iterator[Path]:
-    return (one for one in place.rglob(".new-*"))
+    def _host(self, given: Faults) -> HostHandle:
+        return HostHandle(Faulty(self._profile, self._place, given), vendors=hosts.VENDORS)
