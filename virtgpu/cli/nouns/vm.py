@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from virtgpu.cli.changes import describe_slice, finished, show_plan, step_progress, tell_recovered
 from virtgpu.cli.output import Table, show
 from virtgpu.cli.world import World, verb
 
@@ -93,6 +92,8 @@ def vm_define(
     **shape: Any,
 ) -> None:
     """Make the slices and define the guest in libvirt."""
+    from virtgpu.cli.changes import describe_slice, show_plan, step_progress, tell_recovered
+
     host = world.handle()
     made = _shape(**shape)
     if dry_run:
@@ -114,6 +115,8 @@ def vm_define(
 @click.option("--dry-run", is_flag=True, help="Show the plan and touch nothing.")
 def vm_undefine(world: World, name: str, keep_slice: bool, dry_run: bool) -> None:
     """Undefine a guest that is shut off, and give back the slices that were made for it."""
+    from virtgpu.cli.changes import finished, show_plan, step_progress
+
     host = world.handle()
     if dry_run:
         show_plan(world, host.plan_undefine(name, keep_slices=keep_slice))
