@@ -114,7 +114,7 @@ def _add_nvml(profile: Profile, address: str, state: State) -> None:
     if mode is not None:
         state.mixed[address] = mode == "Enabled"
     for entry in (profile.raw.get("nvml") or {}).get("gpu_instances") or []:
-        if entry.get("gpu") == device.get("index"):
+        if entry.get("gpu") == device.get("index") and entry["instances"]:
             state.instances[address] = [
                 Instance(
                     one["gi_id"], one["profile_id"], one["start"], 0, list(one.get("ci") or [])
