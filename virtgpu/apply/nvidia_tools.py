@@ -67,17 +67,15 @@ def set_mixed(door: Door, on_child: OnChild | None, gpu: Gpu, *, on: bool) -> No
     _check(done, f"mixed-size mode of {gpu.address}")
 
 
-def create_instance(
-    door: Door, on_child: OnChild | None, step: steps.CreateGpuInstance, world: World
-) -> None:
+def create_instance(world: World, on_child: OnChild | None, step: steps.CreateGpuInstance) -> None:
     """Make the GPU instance at its slot, with its compute instance where that is asked; of one
     that is there without it, just that."""
     for one in _instances_at(world.gpu(step.address), step):
         argv = ["mig", "-i", str(step.address), "-gi", str(one.id), "-cci"]
-        _check(_smi(door, on_child, *argv), f"compute instance of GPU instance {one.id}")
+        _check(_smi(world.door, on_child, *argv), f"compute instance of GPU instance {one.id}")
         return
     argv = ["mig", "-i", str(step.address), "-cgi", f"{step.profile_id}:{step.start}"]
-    done = _smi(door, on_child, *argv, *(["-C"] if step.compute_instance else []))
+    done = _smi(world.door, on_child, *argv, *(["-C"] if step.compute_instance else []))
     _check(done, f"GPU instance {step.profile} of {step.address}")
 
 
@@ -90,10 +88,10 @@ def _instances_at(
 
 
 def destroy_instance(
-    door: Door, on_child: OnChild | None, step: steps.DestroyGpuInstance, world: World
+    world: World, on_child: OnChild | None, step: steps.DestroyGpuInstance
 ) -> None:
     """Destroy the compute instances of the GPU instance at the step's slot, then itself."""
-    gpu = world.gpu(step.address)
+    door, gpu = world.door, world.gpu(step.address)
     for one in _instances_at(gpu, step):
         users = [vf for vf in gpu.vfs if vf.gpu_instance_id == one.id]
         for vf in users:

@@ -15,7 +15,6 @@ from virtgpu.inventory.pci import driver_override
 from virtgpu.inventory.reader import Reader, number
 from virtgpu.model import binding, steps
 from virtgpu.model.binding import Binding
-from virtgpu.model.gpu import Gpu
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.steps import Step
 
@@ -42,10 +41,6 @@ class Seen(NamedTuple):
 _ABSENT = Seen(Effect.ABSENT, "it is not there")
 
 
-def _gone(address: PciAddress) -> Seen:
-    return Seen(Effect.GONE, f"{address} is gone")
-
-
 def _opposite(seen: Seen) -> Seen:
     swapped = {Effect.ABSENT: Effect.PRESENT, Effect.PRESENT: Effect.ABSENT}
     return Seen(swapped.get(seen.effect, seen.effect), seen.found)
@@ -70,8 +65,6 @@ def binding_of(reader: Reader, address: PciAddress) -> Binding:
 
 
 def _driver(world: World, step: steps.BindDriver) -> Seen:
-    if not world.door.exists(paths.pci(step.address)):
-        return _gone(step.address)
     now = binding_of(Reader(world.door), step.address)
     found = (
         f"{step.address} has driver {now.driver or 'none'}, driver_override"
@@ -97,15 +90,14 @@ def vfs_of(world: World, pf: PciAddress) -> list[PciAddress]:
 
 
 def _vfs(world: World, step: steps.SetVfs) -> Seen:
-    if not world.door.exists(paths.pci(step.address)):
-        return _gone(step.address)
     reader, there = Reader(world.door), len(vfs_of(world, step.address))
     said = reader.number(paths.pci(step.address, "sriov_numvfs"))
     driver = reader.last(paths.pci(step.address, "driver"))
     found = f"{step.address} has {there} VFs (sriov_numvfs {said}) and driver {driver or 'none'}"
-    if driver not in (None, step.driver) and step.tool == "sriov-manage":
+    takes_driver = step.tool == "sriov-manage"
+    if takes_driver and driver not in (None, step.driver):
         return Seen(Effect.OTHER, found)
-    has_driver = driver == step.driver or step.tool != "sriov-manage"
+    has_driver = driver == step.driver or not takes_driver
     if has_driver and there == step.count and said in (step.count, None):
         return Seen(Effect.PRESENT, found)
     if has_driver and there == step.previous and said in (step.previous, None):
@@ -114,12 +106,10 @@ def _vfs(world: World, step: steps.SetVfs) -> Seen:
 
 
 def _mig_mode(world: World, step: steps.SetMigMode) -> Seen:
-    gpu = _gpu(world, step.address)
-    if gpu is None:
-        return _gone(step.address)
-    if gpu.mig is None:
+    mode = world.gpu(step.address).mig
+    if mode is None:
         return Seen(Effect.OTHER, f"{step.address} says nothing of MIG mode")
-    words, mode = {True: "on", False: "off"}, gpu.mig
+    words = {True: "on", False: "off"}
     found = f"MIG mode of {step.address} is {words[mode.current]}, pending {words[mode.pending]}"
     if mode.current != mode.pending:
         return Seen(Effect.PARTIAL, found)
@@ -127,23 +117,19 @@ def _mig_mode(world: World, step: steps.SetMigMode) -> Seen:
 
 
 def _mixed(world: World, step: steps.SetMixedSize) -> Seen:
-    gpu = _gpu(world, step.address)
-    if gpu is None:
-        return _gone(step.address)
-    if gpu.mixed_size is None:
+    mode = world.gpu(step.address).mixed_size
+    if mode is None:
         return Seen(Effect.OTHER, f"{step.address} says nothing of mixed-size mode")
-    found = f"mixed-size mode of {step.address} is {'on' if gpu.mixed_size else 'off'}"
-    return Seen(Effect.PRESENT if gpu.mixed_size == step.enabled else Effect.ABSENT, found)
+    found = f"mixed-size mode of {step.address} is {'on' if mode else 'off'}"
+    return Seen(Effect.PRESENT if mode == step.enabled else Effect.ABSENT, found)
 
 
 def _instance(world: World, step: steps.CreateGpuInstance | steps.DestroyGpuInstance) -> Seen:
-    gpu = _gpu(world, step.address)
-    if gpu is None:
-        return _gone(step.address)
-    if gpu.mig is None:
+    mode = world.gpu(step.address).mig
+    if mode is None:
         return Seen(Effect.OTHER, f"{step.address} says nothing of its GPU instances")
     slots = set(range(step.start, step.start + step.size))
-    for one in gpu.mig.instances:
+    for one in mode.instances:
         if slots.isdisjoint(range(one.start, one.start + one.size)):
             continue
         found = f"GPU instance {one.id} (profile {one.profile_id}) begins at slot {one.start}"
@@ -152,11 +138,6 @@ def _instance(world: World, step: steps.CreateGpuInstance | steps.DestroyGpuInst
         is_whole = bool(one.compute_instances) or not step.compute_instance
         return Seen(Effect.PRESENT if is_whole else Effect.PARTIAL, found)
     return _ABSENT
-
-
-def _gpu(world: World, address: PciAddress) -> Gpu | None:
-    """The GPU, None when it is gone; raises `NotFound` when no GPU is seen in what is there."""
-    return world.gpu(address) if world.door.exists(paths.pci(address)) else None
 
 
 def _mdev(world: World, step: steps.CreateMdev | steps.RemoveMdev) -> Seen:
@@ -237,6 +218,19 @@ _LOOK: dict[type[Any], Callable[[World, Any], Seen]] = {
 }
 
 
+# What these are about is a PCI function, and goes with it.
+_OF_A_FUNCTION = (
+    steps.BindDriver,
+    steps.SetVfs,
+    steps.SetMigMode,
+    steps.SetMixedSize,
+    steps.CreateGpuInstance,
+    steps.DestroyGpuInstance,
+)
+
+
 def observe(world: World, step: Step) -> Seen:
     """Where the step stands on the host now."""
+    if isinstance(step, _OF_A_FUNCTION) and not world.door.exists(paths.pci(step.address)):
+        return Seen(Effect.GONE, f"{step.address} is gone")
     return _LOOK[type(step)](world, step)

@@ -261,10 +261,10 @@ _DO: dict[type[Any], Callable[[Doing, Any], None]] = {
     steps.SetMigMode: _set_mode,
     steps.SetMixedSize: _set_mode,
     steps.CreateGpuInstance: lambda doing, step: nvidia_tools.create_instance(
-        doing.world.door, doing.on_child, step, doing.world
+        doing.world, doing.on_child, step
     ),
     steps.DestroyGpuInstance: lambda doing, step: nvidia_tools.destroy_instance(
-        doing.world.door, doing.on_child, step, doing.world
+        doing.world, doing.on_child, step
     ),
     steps.CreateMdev: _create_mdev,
     steps.RemoveMdev: _remove_mdev,

@@ -7,6 +7,7 @@ twice is the same as once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -14,11 +15,9 @@ from virtgpu.apply import journal as journals
 from virtgpu.apply import reservations, stuck
 from virtgpu.apply.journal import Journal
 from virtgpu.apply.locking import HostLock
-from virtgpu.apply.observe import Effect, observe
-from virtgpu.apply.perform import Doing, perform
-from virtgpu.apply.undo import is_to_do, step_name, undo_all
+from virtgpu.apply.undo import Settling, settle, step_name, undo_all
 from virtgpu.apply.world import World
-from virtgpu.errors import HostError, NotFound, VirtgpuError
+from virtgpu.errors import NotFound, VirtgpuError
 from virtgpu.host import state
 from virtgpu.host.door import Door, Stuck
 from virtgpu.inventory.vendor import Vendor
@@ -162,18 +161,11 @@ def _is_to_finish(plan: Plan, lines: list[journals.Line]) -> bool:
 
 def _finish(world: World, journal: Journal, lock: HostLock, as_is: bool) -> Iterator[str]:
     """Go on with a plan that takes away: what is gone already is gone."""
-    plan, done = journal.plan, journals.ended(journal.lines)
-    for number, step in enumerate(plan.steps):
+    done = journals.ended(journal.lines)
+    for number, step in enumerate(journal.plan.steps):
         if number in done:
             continue
         lock.suit(step, f"recovery of step {number + 1}, {step_name(step)}")
-        seen = observe(world, step)
-        if is_to_do(plan, step, seen, as_is):
-            journal.begin(number)
-            perform(Doing(world, lambda child, n=number: journal.child(n, child)), step)  # type: ignore[misc]
-            seen = observe(world, step)
-            if seen.effect is not Effect.PRESENT:
-                raise HostError(f"{step_name(step)} had no effect: {seen.found}")
+        one = Settling(number, step, step_name(step), as_is)
+        yield from settle(world, journal, one, partial(journal.begin, number))
         journal.end(number)
-        if seen.effect is not Effect.PRESENT:
-            yield seen.found

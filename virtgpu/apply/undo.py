@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from virtgpu.apply import journal as journals
 from virtgpu.apply import reservations, stuck
@@ -45,30 +46,54 @@ def undo_all(
 def _undo_one(
     world: World, journal: Journal, number: int, step: Step, as_is: bool
 ) -> Iterator[str]:
-    back = inverse(step)
-    seen = observe(world, back)
-    if is_to_do(journal.plan, back, seen, as_is):
+    def begin() -> None:
         _refuse_used(world, journal, step)
         journal.undo(number)
-        perform(Doing(world, lambda child: journal.child(number, child)), back)
-        seen = observe(world, back)
-        if seen.effect is not Effect.PRESENT:
-            raise HostError(f"undoing {step_name(step)} had no effect: {seen.found}")
+
+    back = Settling(number, inverse(step), f"undoing {step_name(step)}", as_is)
+    yield from settle(world, journal, back, begin)
     journal.undone(number)
+
+
+class Settling(NamedTuple):
+    """A step that is to be done or undone after all: its number in the plan, and in words *what*
+    that is. *as_is*: a state that none of our writes leaves may stay."""
+
+    number: int
+    step: Step
+    what: str
+    as_is: bool
+
+
+def settle(
+    world: World, journal: Journal, one: Settling, begin: Callable[[], None]
+) -> Iterator[str]:
+    """Do what is left of the step, from whatever state it was cut off in, and read it back.
+
+    *begin* is called right before its first write. Yields a sentence where it is not done all the
+    same: its device has gone, or stays as it is. Raises `Conflict` for a state that none of our
+    writes leaves, and what doing it raises.
+    """
+    seen = observe(world, one.step)
+    if _is_to_do(journal.plan, one, seen):
+        begin()
+        perform(Doing(world, lambda child: journal.child(one.number, child)), one.step)
+        seen = observe(world, one.step)
+        if seen.effect is not Effect.PRESENT:
+            raise HostError(f"{one.what} had no effect: {seen.found}")
     if seen.effect is not Effect.PRESENT:
         yield seen.found
 
 
-def is_to_do(plan: Plan, step: Step, seen: Seen, as_is: bool) -> bool:
+def _is_to_do(plan: Plan, one: Settling, seen: Seen) -> bool:
     """Whether the step is still to be done; it is not when it is done, or its device has gone.
 
-    Raises `Conflict` for a state that none of our writes leaves, unless that is to stay *as it
-    is*: what was done to the device is unknown then, so nothing is done to it, and it is not
-    said to be settled.
+    What was done to a device in a state that we do not know is unknown as well, so nothing is done
+    to it, and it is not said to be settled.
     """
-    if seen.effect is Effect.OTHER and not as_is:
+    if seen.effect is Effect.OTHER and not one.as_is:
         raise Conflict(
-            f"{step_name(step)} is not done: {seen.found}, which virtgpu does not leave",
+            f"{step_name(one.step)} is not done: {seen.found}, which virtgpu does not leave",
             hint="set it right, then: virtgpu recover; or leave it as it is: virtgpu recover"
             f" --as-is {plan.id}",
         )

@@ -10,6 +10,7 @@ from virtgpu.host import paths
 from virtgpu.host.door import Door
 from virtgpu.inventory import holders, read_host
 from virtgpu.inventory.function_holders import of_function
+from virtgpu.inventory.holders import Holders
 from virtgpu.inventory.reader import Reader, hex_id, number
 from virtgpu.inventory.vendor import Vendor
 from virtgpu.model.gpu import Gpu, Holder, Host
@@ -53,19 +54,22 @@ def refuse_held(found: Sequence[Holder] | None, what: str, hint: str) -> None:
 
 def vfio_holders(door: Door, address: PciAddress) -> tuple[Holder, ...] | None:
     """Who has the PCI function open by VFIO, from a fresh look at all processes."""
-    reader = Reader(door)
+    return _by_vfio(Reader(door), holders.scan(door), address)
+
+
+def _by_vfio(reader: Reader, held: Holders, address: PciAddress) -> tuple[Holder, ...] | None:
     group = number(reader.last(paths.pci(address, "iommu_group")))
     cdev = next(iter(sorted(reader.names(paths.pci(address, "vfio-dev")))), None)
-    return holders.scan(door).of_vfio(group, cdev)
+    return held.of_vfio(group, cdev)
 
 
 def function_holders(door: Door, address: PciAddress) -> tuple[Holder, ...] | None:
     """Who uses a function beside a GPU, by VFIO or by its host driver, from a fresh look."""
-    reader = Reader(door)
+    reader, held = Reader(door), holders.scan(door)
     code = hex_id(reader.text(paths.pci(address, "class"))) or ""
     driver = reader.last(paths.pci(address, "driver"))
-    own = of_function(reader, holders.scan(door), address, code, driver)
-    by_vfio = vfio_holders(door, address)
+    own = of_function(reader, held, address, code, driver)
+    by_vfio = _by_vfio(reader, held, address)
     return None if own is None or by_vfio is None else (*by_vfio, *own)
 
 
