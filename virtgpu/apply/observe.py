@@ -111,7 +111,7 @@ def _mig_mode(world: World, step: steps.SetMigMode) -> Seen:
         return Seen(Effect.OTHER, f"{step.address} says nothing of MIG mode")
     words = {True: "on", False: "off"}
     found = f"MIG mode of {step.address} is {words[mode.current]}, pending {words[mode.pending]}"
-    if mode.current != mode.pending:
+    if not mode.is_settled:
         return Seen(Effect.PARTIAL, found)
     return Seen(Effect.PRESENT if mode.current == step.enabled else Effect.ABSENT, found)
 

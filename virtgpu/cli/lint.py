@@ -57,11 +57,12 @@ def version(text: str | None, what: str) -> int | None:
     """A version as people write it, in libvirt's count."""
     if text is None:
         return None
-    parts = text.split(".")
-    if not 1 <= len(parts) <= 3 or not all(p.isascii() and p.isdigit() for p in parts):
+    from virtgpu.domain.target import version_number
+
+    found = version_number(text)
+    if found is None:
         raise Usage(f"{what} version {text!r} cannot be read", hint="write it as 11.3.0")
-    major, minor, release = (int(p) for p in (*parts, "0", "0")[:3])
-    return major * 1_000_000 + minor * 1_000 + release
+    return found
 
 
 def results(

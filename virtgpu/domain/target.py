@@ -39,6 +39,19 @@ def version_text(version: int) -> str:
     return f"{version // 1_000_000}.{version // 1_000 % 1_000}.{version % 1_000}"
 
 
+def version_number(text: str) -> int | None:
+    """A version as people write it, None when it is none.
+
+    >>> version_number("9.7"), version_number("new")
+    (9007000, None)
+    """
+    parts = text.split(".")
+    if not 1 <= len(parts) <= 3 or not all(p.isascii() and p.isdigit() for p in parts):
+        return None
+    major, minor, release = (int(p) for p in (*parts, "0", "0")[:3])
+    return major * 1_000_000 + minor * 1_000 + release
+
+
 def is_vendor_vfio(attachment: Attachment) -> bool:
     """Whether the device stays on the vendor's own VFIO driver: a VF that is not managed."""
     return (

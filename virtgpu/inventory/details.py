@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from virtgpu.host import paths
 from virtgpu.host.door import Door
-from virtgpu.inventory.reader import Reader, hex_id
+from virtgpu.inventory.reader import Reader
 from virtgpu.model.details import Bar, Details
 from virtgpu.model.gpu import Gpu
 from virtgpu.model.pci import PciAddress
 
+_REGION = r"\s+".join([r"0x([0-9a-fA-F]{1,16})"] * 3)
 _BARS = 6  # the ROM and, for a PF, what its VFs take follow in the same file
 _PREFETCH = 0x2000  # IORESOURCE_PREFETCH of include/linux/ioport.h
 _UNKNOWN_WIDTH = (0, 255)  # PCIE_LNK_WIDTH_UNKNOWN of include/linux/pci.h; 0 is no link
@@ -37,21 +40,14 @@ def parse_resource(text: str) -> tuple[Bar, ...] | None:
     """
     found = []
     for index, line in enumerate(text.splitlines()[:_BARS]):
-        fields = [hex_number(field) for field in line.split()]
-        if len(fields) != 3 or None in fields:
+        match = re.fullmatch(_REGION, line.strip())
+        if match is None:
             return None
-        start, end, flags = (field or 0 for field in fields)
+        start, end, flags = (int(field, 16) for field in match.groups())
         if flags and end > start:
             bar = Bar(index=index, size_bytes=end - start + 1, prefetchable=bool(flags & _PREFETCH))
             found.append(bar)
     return tuple(found)
-
-
-def hex_number(text: str) -> int | None:
-    """`0x00000000e2000000` as a number; None when it is none."""
-    digits = text.removeprefix("0x")
-    halves = hex_id(digits[:-8] or "0"), hex_id(digits[-8:])
-    return None if None in halves or not text.startswith("0x") else int(digits, 16)
 
 
 def _speed(reader: Reader, one: PciAddress, name: str) -> str | None:

@@ -13,12 +13,12 @@ import msgspec
 
 from virtgpu.host import paths
 from virtgpu.inventory.holders import Holders
+from virtgpu.inventory.pci import NOT_THE_HOSTS
 from virtgpu.inventory.reader import Reader
 from virtgpu.model.gpu import Holder
 from virtgpu.model.pci import PciAddress
 
 _AUDIO, _USB = "0403", "0c03"
-_NOBODYS = (None, "vfio-pci", "pci-stub")
 # Names below a USB device: usb3 is a root hub, 3-1.2 a device, 3-1.2:1.0 an interface of one.
 _USB_BUS, _USB_DEVICE, _USB_INTERFACE = r"usb\d+", r"\d+-\d+(\.\d+)*", r"\d+-[\d.]+:\d+\.\d+"
 _DEEPEST = 7  # USB 2.0, 4.1.1: tiers, the root hub among them
@@ -28,7 +28,7 @@ def of_function(
     reader: Reader, held: Holders, one: PciAddress, class_code: str, driver: str | None
 ) -> tuple[Holder, ...] | None:
     """Who uses the function through its host driver; None is unknown."""
-    if driver in _NOBODYS:
+    if driver in NOT_THE_HOSTS:
         return ()
     found = _of_class(reader, held, one, class_code)
     if found is None:

@@ -14,13 +14,14 @@ from virtgpu.host import paths
 from virtgpu.inventory.reader import Reader, address, hex_id, number
 from virtgpu.model.gpu import Function
 from virtgpu.model.pci import PciAddress
+from virtgpu.model.pci_class import BRIDGES
 
 # VGA, 3D, other display controller, processing accelerator. The vendor decides the rest: not
 # every accelerator is a GPU (https://github.com/apache/cloudstack/issues/11701).
 DISPLAY_CLASSES = ("0300", "0302", "0380", "1200")
 _NETWORK = "02"
-# Host, ISA and PCI-to-PCI bridges; an NVSwitch (0680) is an endpoint like any other.
-_BRIDGES = ("0600", "0601", "0604")
+# Drivers under which the host has no use of a function: the kernel counts it as VFIO's or nobody's.
+NOT_THE_HOSTS = (None, "vfio-pci", "pci-stub")
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ class Bus(msgspec.Struct, frozen=True):
 
     def is_endpoint(self, address: PciAddress) -> bool:
         """Whether this is anything but a bridge (a VF counts, and so does an unknown one)."""
-        return not self.classes.get(address, "").startswith(_BRIDGES)
+        return not self.classes.get(address, "").startswith(BRIDGES)
 
 
 def scan(reader: Reader) -> Bus:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from virtgpu.model.gpu import Function, Vf
 from virtgpu.model.steps import BindDriver
 
 
@@ -50,6 +51,17 @@ def _override(found: list[BindingWrite], now: Binding, override: str | None) -> 
     after = now._replace(override=override)
     found.append(BindingWrite("driver_override", after))
     return after
+
+
+def bind(function: Function | Vf, driver: str | None, override: str | None) -> BindDriver:
+    """The step that takes a function from what it is bound to now."""
+    return BindDriver(
+        address=function.address,
+        driver=driver,
+        override=override,
+        previous_driver=function.driver,
+        previous_override=function.driver_override,
+    )
 
 
 def before(step: BindDriver) -> Binding:

@@ -160,6 +160,11 @@ class Mig(_Value, frozen=True, kw_only=True):
     profiles: tuple[GiProfile, ...] = ()
     instances: tuple[GpuInstance, ...] = ()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the next reset leaves the mode as it is."""
+        return self.current == self.pending
+
 
 class NvmlFacts(_Value, frozen=True, kw_only=True):
     """What NVML (or nvidia-smi) says about a GPU; joined by PCI bus id."""

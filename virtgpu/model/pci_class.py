@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Host, ISA and PCI-to-PCI bridges; an NVSwitch (0680) is an endpoint like any other.
+BRIDGES = ("0600", "0601", "0604")
+
 _SUBCLASSES = {
     "0104": "RAID controller",
     "0106": "SATA controller",

@@ -6,6 +6,7 @@ import msgspec
 
 from virtgpu.model.gpu import NumaNode
 from virtgpu.model.pci import PciAddress
+from virtgpu.model.pci_class import BRIDGES
 
 
 class HostFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +26,7 @@ class HostFunction(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_bridge(self) -> bool:
         """A host, ISA or PCI bridge, which no guest can have."""
-        return self.class_code.startswith(("0600", "0601", "0604"))
+        return self.class_code.startswith(BRIDGES)
 
     @property
     def is_on_vfio(self) -> bool:

@@ -11,7 +11,8 @@ from typing import Literal
 import msgspec
 
 from virtgpu.model import steps
-from virtgpu.model.gpu import Gpu, Host, Mechanism
+from virtgpu.model.binding import bind
+from virtgpu.model.gpu import Gpu, Host, Mechanism, Vf
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.plan import Fact, Plan
 from virtgpu.model.request import Request
@@ -188,20 +189,8 @@ def _making(gpu: Gpu, place: Place) -> list[Step]:
         ]
     match place.mechanism:
         case Mechanism.WHOLE:
-            return [
-                *_mixed_off(gpu),
-                *(
-                    steps.BindDriver(
-                        address=function.address,
-                        driver=VFIO_PCI,
-                        override=VFIO_PCI,
-                        previous_driver=function.driver,
-                        previous_override=function.driver_override,
-                    )
-                    for function in gpu.functions
-                    if function.driver != VFIO_PCI
-                ),
-            ]
+            taken = [one for one in gpu.functions if one.driver != VFIO_PCI]
+            return [*_mixed_off(gpu), *(bind(one, VFIO_PCI, VFIO_PCI) for one in taken)]
         case Mechanism.VF:
             return _bind_vf(gpu, place)
     assert place.vf is not None
@@ -213,16 +202,7 @@ def _making(gpu: Gpu, place: Place) -> list[Step]:
 
 
 def _bind_vf(gpu: Gpu, place: Place) -> list[Step]:
-    vf = vf_of(gpu, place.vf)
     assert place.vf is not None
-    if vf is not None and vf.driver == VFIO_PCI:
-        return []
-    return [
-        steps.BindDriver(
-            address=place.vf,
-            driver=VFIO_PCI,
-            override=VFIO_PCI,
-            previous_driver=vf.driver if vf is not None else None,
-            previous_override=vf.driver_override if vf is not None else None,
-        )
-    ]
+    # One that is not there before its siblings are turned on will have no driver.
+    vf = vf_of(gpu, place.vf) or Vf(address=place.vf, index=0)
+    return [] if vf.driver == VFIO_PCI else [bind(vf, VFIO_PCI, VFIO_PCI)]

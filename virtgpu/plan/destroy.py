@@ -12,6 +12,7 @@ import msgspec
 
 from virtgpu.errors import AccessDenied, Conflict, Usage
 from virtgpu.model import steps
+from virtgpu.model.binding import bind
 from virtgpu.model.gpu import Gpu, GpuInstance, Host, Mechanism
 from virtgpu.model.plan import Fact, Plan
 from virtgpu.model.slice import Place, Reservation, Slice, SliceState
@@ -171,13 +172,7 @@ def _give_back(gpu: Gpu, place: Place) -> list[Step]:
     """Each function to the driver that it had; those of a foreign card are left unbound."""
     before = dict(zip(place.functions, place.previous_drivers, strict=False))
     return [
-        steps.BindDriver(
-            address=function.address,
-            driver=before.get(function.address),
-            override=None,
-            previous_driver=function.driver,
-            previous_override=function.driver_override,
-        )
+        bind(function, before.get(function.address), None)
         for function in reversed(gpu.functions)
         if function.address in place.functions
         and (function.driver, function.driver_override) != (before.get(function.address), None)
@@ -190,15 +185,7 @@ def _give_back_vf(gpu: Gpu, place: Place) -> list[Step]:
     before = place.previous_drivers[0] if place.previous_drivers else None
     if vf is None or before == VFIO_PCI or (vf.driver, vf.driver_override) == (before, None):
         return []
-    return [
-        steps.BindDriver(
-            address=vf.address,
-            driver=before,
-            override=None,
-            previous_driver=vf.driver,
-            previous_override=vf.driver_override,
-        )
-    ]
+    return [bind(vf, before, None)]
 
 
 # -- GPU instances

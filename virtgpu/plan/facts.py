@@ -34,7 +34,7 @@ def _layout(gpu: Gpu) -> Value:
         return None
     made = sorted(f"{one.profile_id}@{one.start}" for one in gpu.mig.instances)
     mode = "on" if gpu.mig.current else "off"
-    if gpu.mig.pending != gpu.mig.current:
+    if not gpu.mig.is_settled:
         mode += f", {'on' if gpu.mig.pending else 'off'} after a reset"
     return f"{mode} {','.join(made)}"
 

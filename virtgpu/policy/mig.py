@@ -25,7 +25,7 @@ class Target(NamedTuple):
 
 def why_pending(gpu: Gpu) -> Refusal | None:
     """A MIG mode that is only pending comes with the card's next reset, whoever is on it then."""
-    if gpu.mig is None or gpu.mig.pending == gpu.mig.current:
+    if gpu.mig is None or gpu.mig.is_settled:
         return None
     words, at = {True: "on", False: "off"}, gpu.address
     now, then = words[gpu.mig.current], words[gpu.mig.pending]

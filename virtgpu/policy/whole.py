@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from virtgpu.errors import Conflict, Unsupported, Usage
+from virtgpu.inventory.pci import NOT_THE_HOSTS
 from virtgpu.model import pci_class
 from virtgpu.model.gpu import Function, Gpu, Host, Mechanism
 from virtgpu.model.pci import PciAddress
 from virtgpu.model.slice import Place
 from virtgpu.policy import mig
-from virtgpu.policy.ledger import VFIO_PCI, groups_of
+from virtgpu.policy.ledger import groups_of
 from virtgpu.policy.options import Offered, Option, Refusal
 from virtgpu.policy.taken import Taken, holders_text, listed, owner, stop_command
-
-# Drivers that leave a function alone: the kernel counts a group with them as viable.
-_HARMLESS = (None, VFIO_PCI, "pci-stub")
 
 
 def whole_card(host: Host, gpu: Gpu, on: PciAddress | None, taken: Taken) -> Offered:
@@ -69,7 +67,7 @@ def why_group_is_not_viable(host: Host, picks: Sequence[Place], taken: Taken) ->
         gpu = host.gpu(address)
         for other in _siblings(host, gpu) if gpu else ():
             drivers = {function.driver for function in other.functions} | {other.driver}
-            used = sorted(driver for driver in drivers if driver not in _HARMLESS)
+            used = sorted(driver for driver in drivers if driver not in NOT_THE_HOSTS)
             if used and other.address not in picked and not taken.whole(other):
                 return (
                     f"{address} shares IOMMU group {other.iommu_group} with {other.address}, which"
@@ -134,10 +132,9 @@ def _is_isolated(host: Host, gpu: Gpu, _on: PciAddress | None, taken: Taken) -> 
             Conflict,
         )
     siblings = {function for other in _siblings(host, gpu) for function in _functions(other)}
-    strangers = tuple(address for address in gpu.group_others if address not in siblings)
+    strangers = [one for one in gpu.strangers if one.address not in siblings]
     if strangers:
-        known = {one.address: one for one in gpu.strangers}
-        who = listed([f"{one} ({_what(known.get(one))})" for one in strangers])
+        who = listed([f"{one.address} ({_what(one)})" for one in strangers])
         return Refusal(
             f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {who}, which would have to"
             " leave the host with it",
@@ -147,9 +144,7 @@ def _is_isolated(host: Host, gpu: Gpu, _on: PciAddress | None, taken: Taken) -> 
     return None
 
 
-def _what(stranger: Function | None) -> str:
-    if stranger is None:
-        return "of which nothing is known"
+def _what(stranger: Function) -> str:
     driver = f"driver {stranger.driver}" if stranger.driver else "no driver"
     return f"{pci_class.words(stranger.class_code)}, {driver}"
 
