@@ -15,10 +15,13 @@ def size(node: etree._Element | None, *, default: str = "KiB") -> int | None:
 
     *default* is the unit without a `unit` attribute (formatdomain: KiB for memory).
     """
-    if node is None:
-        return None
-    amount, scale = number(node.text), factor(node.get("unit", default))
-    return None if amount is None or scale is None else amount * scale
+    return None if node is None else scaled(node.text, node.get("unit", default))
+
+
+def scaled(amount: str | None, unit: str) -> int | None:
+    """The bytes of an amount in a unit, None when one of them cannot be read."""
+    count, scale = number(amount), factor(unit)
+    return None if count is None or scale is None else count * scale
 
 
 def factor(unit: str) -> int | None:

@@ -9,6 +9,7 @@ from lxml import etree
 
 from virtgpu.domain.lint.model import Hit, Subject, rule
 from virtgpu.domain.topology import guest_address, layout_of, number
+from virtgpu.model.pci import PciAddress
 
 # QEMU's own function 0, which no XML names: the LPC bridge of q35, the ISA bridge of i440fx.
 _BUILT_IN = ((0, 0, 0x1F), (0, 0, 1))
@@ -59,7 +60,7 @@ def double_address(s: Subject) -> Iterator[Hit]:
             yield Hit(
                 device,
                 f"<{device.tag!s}> and <{other.tag!s}> (line {other.sourceline}) are both"
-                f" at guest address {text(address)}",
+                f" at guest address {PciAddress.of(address)}",
             )
         seen.setdefault(address, device)
 
@@ -77,7 +78,9 @@ def multifunction_off(s: Subject) -> Iterator[Hit]:
     for slot, functions in _slots(s).items() if s.is_qemu else ():
         first = _function_0(functions, "off")
         if first is not None:
-            message = f"slot {text((*slot, 0))} has several functions, and function 0 says 'off'"
+            message = (
+                f"slot {PciAddress.of((*slot, 0))} has several functions, and function 0 says 'off'"
+            )
             yield Hit(first, message, fix=_turn_on(first))
 
 
@@ -97,8 +100,8 @@ def multifunction_missing(s: Subject) -> Iterator[Hit]:
         if first is not None:
             yield Hit(
                 first,
-                f"slot {text((*slot, 0))} has several functions, and function 0 does not say"
-                " multifunction='on'",
+                f"slot {PciAddress.of((*slot, 0))} has several functions, and function 0 does not"
+                " say multifunction='on'",
                 severity="error" if is_old else None,
                 fix=_turn_on(first),
             )
@@ -128,7 +131,7 @@ def function_0_missing(s: Subject) -> Iterator[Hit]:
     for slot, functions in _slots(s).items():
         if 0 not in functions and slot not in _BUILT_IN:
             device = next(iter(functions.values()))
-            yield Hit(device, f"slot {text((*slot, 0))} has no function 0")
+            yield Hit(device, f"slot {PciAddress.of((*slot, 0))} has no function 0")
 
 
 @rule(
@@ -378,15 +381,9 @@ def wrong_root(s: Subject) -> Iterator[Hit]:
 def vf_as_function(s: Subject) -> Iterator[Hit]:
     slots = _slots(s)
     for node, device in s.hostdevs:
-        known = None if s.view is None or device.pci is None else s.view.functions.get(device.pci)
+        known = s.host_function(device)
         if known is None or known.pf is None or known.pf.card != known.address.card:
             continue
         address = guest_address(node)
         if address is not None and len(slots[address[:3]]) > 1:
             yield Hit(node, f"{device.key}, a VF of {known.pf}, shares its guest slot with others")
-
-
-def text(address: tuple[int, int, int, int]) -> str:
-    """A guest address as people write it."""
-    domain, bus, slot, function = address
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"

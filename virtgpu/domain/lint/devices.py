@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from lxml import etree
 
 from virtgpu.domain import elements
+from virtgpu.domain.lint.addresses import out_of_range
 from virtgpu.domain.lint.model import Hit, Subject, rule
 from virtgpu.domain.read import HostDevice
 from virtgpu.domain.target import UNMANAGED_VARIANT
@@ -17,10 +18,8 @@ _ASPEED, _MATROX = "1a03", "102b"
 
 def _known(s: Subject) -> Iterator[tuple[etree._Element, HostDevice, HostFunction]]:
     """The PCI host devices that the host has."""
-    if s.view is None:
-        return
     for node, device in s.hostdevs:
-        one = None if device.pci is None else s.view.functions.get(device.pci)
+        one = s.host_function(device)
         if one is not None:
             yield node, device, one
 
@@ -368,8 +367,6 @@ def mdev_model(s: Subject) -> Iterator[Hit]:
     source="formatdomain, Host device assignment",
 )
 def unreadable_source(s: Subject) -> Iterator[Hit]:
-    from virtgpu.domain.lint.addresses import out_of_range
-
     known = {id(node) for node, _ in s.hostdevs}
     for node in s.of("hostdev"):
         if node.get("type") not in ("pci", "mdev") or id(node) in known:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from lxml import etree
 
-from virtgpu.domain import elements, read
+from virtgpu.domain import elements, metadata, read
 from virtgpu.domain.lint.model import Hit, Subject, rule
-from virtgpu.domain.topology import number
+from virtgpu.domain.topology import guest_address, number
 from virtgpu.domain.values import size, size_text
 
 _FOREIGN_OK = ("{http://libvirt.org/schemas/domain/",)
@@ -186,8 +186,6 @@ def double_alias(s: Subject) -> Iterator[Hit]:
     source="virtgpu docs/reference/domain-xml.md",
 )
 def own_metadata(s: Subject) -> Iterator[Hit]:
-    from virtgpu.domain import metadata
-
     place = metadata.find(s.root)
     for warning in read.guest_of(s.root).warnings:
         yield Hit(s.root if place is None else place, warning)
@@ -219,8 +217,6 @@ def current_above_memory(s: Subject) -> Iterator[Hit]:
     source="formatdomain, Host device assignment and Device addresses",
 )
 def source_as_guest_address(s: Subject) -> Iterator[Hit]:
-    from virtgpu.domain.topology import guest_address
-
     buses = [number(n.get("index")) or 0 for n in s.of("controller") if n.get("type") == "pci"]
     for node, device in s.hostdevs:
         address = guest_address(node)

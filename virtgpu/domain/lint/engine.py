@@ -13,7 +13,7 @@ from virtgpu.domain.lint import schema as schemas
 from virtgpu.domain.lint.model import RULES, Context, Finding, Hit, Report, Subject
 from virtgpu.errors import Config
 
-# libvirt's own schema, wherever it is installed; "" validates against none.
+# libvirt's own schema, wherever it is installed.
 AUTO = "auto"
 _PASSES = 10
 _IGNORE = r"\s*virtgpu:\s*ignore\s+((?:VG[0-9]{3}[,\s]*)+).*"
@@ -105,7 +105,8 @@ def fix(
 
     Nothing of the rest changes. What has no mend is left for a person.
     """
-    root = elements.parse(xml, source)
+    raw = xml.encode("utf-8", "replace") if isinstance(xml, str) else xml
+    root = elements.parse(raw, source)
     mended: list[Finding] = []
     for _ in range(_PASSES):
         quiet = _Quiet(root)
@@ -121,10 +122,7 @@ def fix(
             assert hit.fix is not None
             hit.fix()
             mended.append(finding)
-    if not mended:
-        return (xml.encode() if isinstance(xml, str) else xml), ()
-    raw = xml.encode() if isinstance(xml, str) else xml
-    return elements.text_like(root, raw), tuple(mended)
+    return elements.text_like(root, raw) if mended else raw, tuple(mended)
 
 
 def _schema_path(schema: str | Path | None) -> str | None:

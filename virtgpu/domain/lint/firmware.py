@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from lxml import etree
 
+from virtgpu.domain import elements
 from virtgpu.domain.lint.model import Hit, Subject, on, rule
 from virtgpu.domain.topology import number
 
@@ -66,8 +67,6 @@ def secure_boot_smm(s: Subject) -> Iterator[Hit]:
 
 
 def _smm_on(root: etree._Element) -> None:
-    from virtgpu.domain import elements
-
     features = root.find("features")
     if features is None:
         return
@@ -202,8 +201,6 @@ def uefi_without_acpi(s: Subject) -> Iterator[Hit]:
 
 
 def _acpi_on(root: etree._Element) -> None:
-    from virtgpu.domain import elements
-
     features = root.find("features")
     if features is None:
         features = etree.Element("features")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from lxml import etree
 
 from virtgpu.domain.lint.model import Hit, Subject, on, rule
 from virtgpu.domain.topology import number
-from virtgpu.domain.values import list_of, numbers_of, size, size_text
+from virtgpu.domain.values import list_of, numbers_of, scaled, size, size_text
 
 _GIB = 1 << 30
 _COUNTS_DEVICES = 8_007_000  # libvirt 8.7.0: the limit grows with the devices
@@ -42,10 +42,7 @@ def _memory(s: Subject) -> int | None:
 
 def size_of_cell(cell: etree._Element) -> int | None:
     """The memory of a guest NUMA node."""
-    from virtgpu.domain.values import factor
-
-    amount, scale = number(cell.get("memory")), factor(cell.get("unit", "KiB"))
-    return None if amount is None or scale is None else amount * scale
+    return scaled(cell.get("memory"), cell.get("unit", "KiB"))
 
 
 @rule(
@@ -97,7 +94,7 @@ def balloon_with_vfio(s: Subject) -> Iterator[Hit]:
         yield Hit(holder, "libvirt adds a memory balloon, which cannot move here", severity="note")
 
 
-def _none(node: etree._Element):  # type: ignore[no-untyped-def]
+def _none(node: etree._Element) -> Callable[[], None]:
     def mend() -> None:
         for name in list(node.attrib):
             del node.attrib[name]
@@ -183,16 +180,14 @@ def hugepages_anonymous(s: Subject) -> Iterator[Hit]:
     source="libvirt 9.0 qemu_conf.c: 'Unable to find any usable hugetlbfs mount for %llu KiB'",
 )
 def hugepage_size(s: Subject) -> Iterator[Hit]:
-    from virtgpu.domain.values import factor
-
     if s.view is None or s.view.page_kib is None:
         return
     for node in _pages(s):
-        amount, scale = number(node.get("size")), factor(node.get("unit", "KiB"))
-        if amount is None or scale is None or amount * scale // 1024 in s.view.page_kib:
+        wanted = scaled(node.get("size"), node.get("unit", "KiB"))
+        if wanted is None or wanted // 1024 in s.view.page_kib:
             continue
         sizes = ", ".join(size_text(kib * 1024) for kib in s.view.page_kib)
-        yield Hit(node, f"huge pages of {size_text(amount * scale)}; the host has {sizes}")
+        yield Hit(node, f"huge pages of {size_text(wanted)}; the host has {sizes}")
 
 
 @rule(

@@ -26,7 +26,7 @@ def pci_device_stays(s: Subject) -> Iterator[Hit]:
 
 def _is_variant(s: Subject, device: HostDevice) -> bool:
     """Whether the host has the device on a VFIO driver of its vendor."""
-    known = None if s.view is None or device.pci is None else s.view.functions.get(device.pci)
+    known = s.host_function(device)
     return known is not None and known.is_on_vfio and known.driver != "vfio-pci"
 
 

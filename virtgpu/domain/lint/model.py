@@ -10,9 +10,10 @@ from lxml import etree
 
 from virtgpu.domain import read
 from virtgpu.domain.target import Target
+from virtgpu.domain.topology import number
 
 if TYPE_CHECKING:
-    from virtgpu.model.view import HostView
+    from virtgpu.model.view import HostFunction, HostView
 
 Severity = Literal["error", "warning", "note"]
 ALWAYS = "every libvirt and QEMU"
@@ -157,6 +158,13 @@ class Subject:
         which promise QEMU to reach nothing beyond what they are told (hw/vfio/ap.c, ccw.c)."""
         return [node for node in self.passed if node.get("model") not in ("vfio-ap", "vfio-ccw")]
 
+    def host_function(self, device: read.HostDevice) -> HostFunction | None:
+        """What the host knows of a PCI device that is given, None when it is not looked at, or has
+        none such."""
+        if self.view is None or device.pci is None:
+            return None
+        return self.view.functions.get(device.pci)
+
     def osinfo(self) -> str:
         """The libosinfo id of the guest's system, "" when the domain does not say it."""
         node = self.root.find(f"metadata/{OSINFO}libosinfo/{OSINFO}os")
@@ -173,8 +181,6 @@ class Subject:
 
     def vcpus(self) -> int | None:
         """The most vCPUs that the guest can have."""
-        from virtgpu.domain.topology import number
-
         return number(self.root.findtext("vcpu"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from virtgpu.domain.lint.model import Hit, Subject, rule
@@ -81,17 +81,7 @@ FEATURES = (
     versions="the libvirt of the target, when it is known",
 )
 def newer_than_libvirt(s: Subject) -> Iterator[Hit]:
-    if s.target.libvirt is None:
-        return
-    for feature in FEATURES:
-        if feature.libvirt <= s.target.libvirt:
-            continue
-        for node in s.root.findall(feature.path):
-            yield Hit(
-                node,
-                f"{feature.what} needs libvirt {_short(feature.libvirt)}; the target has"
-                f" {version_text(s.target.libvirt)}",
-            )
+    return _newer(s, "libvirt", s.target.libvirt, lambda feature: feature.libvirt)
 
 
 @rule(
@@ -105,18 +95,21 @@ def newer_than_libvirt(s: Subject) -> Iterator[Hit]:
     versions="the QEMU of the target, when it is known",
 )
 def newer_than_qemu(s: Subject) -> Iterator[Hit]:
-    if s.target.qemu is None:
+    return _newer(s, "QEMU", s.target.qemu, lambda feature: feature.qemu)
+
+
+def _newer(
+    s: Subject, program: str, has: int | None, needs: Callable[[Feature], int]
+) -> Iterator[Hit]:
+    """Every use of a feature that came after the version that the target has."""
+    if has is None:
         return
     for feature in FEATURES:
-        if feature.qemu <= s.target.qemu:
+        if needs(feature) <= has:
             continue
+        first = version_text(needs(feature)).removesuffix(".0")
         for node in s.root.findall(feature.path):
             yield Hit(
                 node,
-                f"{feature.what} needs QEMU {_short(feature.qemu)}; the target has"
-                f" {version_text(s.target.qemu)}",
+                f"{feature.what} needs {program} {first}; the target has {version_text(has)}",
             )
-
-
-def _short(version: int) -> str:
-    return version_text(version).removesuffix(".0")
