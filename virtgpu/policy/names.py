@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from virtgpu.inventory.names import parse_gi_profile
 from virtgpu.model.gpu import Gpu, SliceType
@@ -19,6 +20,7 @@ _SERIES = re.compile(r"-\d+([QCBA])\d*[A-Z]*\Z")
 _TOKEN = re.compile(r"[a-z0-9]+")
 
 
+@lru_cache(maxsize=1024)  # each card is held against the types of all others
 def bare(name: str) -> str:
     """The name without its NVIDIA or GRID prefix and without case."""
     return _PREFIX.sub("", name.strip(), count=1).casefold()
