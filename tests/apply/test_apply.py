@@ -3,9 +3,6 @@ write, in every way, without leaving anything."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import pytest
 
 from tests.support import hosts
 from tests.support.scenarios import IDS, SCENARIOS, Scenario
+from tests.support.trials import Faulty, Killed, NoChild
 from virtgpu.api import HostHandle
 from virtgpu.apply import journal
 from virtgpu.errors import (
@@ -24,71 +22,9 @@ from virtgpu.errors import (
     RolledBack,
     VirtgpuError,
 )
-from virtgpu.host import processes
-from virtgpu.host.door import Child
 from virtgpu.model.slice import SliceState
 
 every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing of ours runs after it."""
-
-
-class NoChild(BaseException):
-    """This write is made by no child."""
-
-
-class Dying(hosts.Spy):
-    """A door whose nth write (or tool) is the last thing that its process does."""
-
-    def __init__(self, name: str, folder: Path, number: int, moment: str) -> None:
-        super().__init__(name, folder)
-        self.number = number
-        self.moment = moment
-        self.count = 0
-        self.late: Callable[[], Any] = lambda: None
-        self.child: subprocess.Popen[bytes] | None = None
-
-    def end_child(self, *, done: bool) -> None:
-        """The child that outlived us does its write, or dies without it."""
-        assert self.child is not None
-        self.child.kill()
-        self.child.wait()
-        self.number = 0
-        if done:
-            with contextlib.suppress(OSError):
-                self.late()
-
-    def _meet(self, act: Callable[[], Any], on_child: Callable[[Child], None] | None) -> Any:
-        self.count += 1
-        if self.count != self.number:
-            return act()
-        if self.moment == "before":
-            raise Killed
-        if self.moment == "in":
-            if on_child is None:
-                raise NoChild  # a write that cannot block is made by ourselves
-            self.late = act
-            self.child = subprocess.Popen(["sleep", "60"])
-            on_child(Child(self.child.pid, processes.started(self.child.pid) or 0))
-            raise Killed
-        if self.moment == "refused":
-            raise OSError(errno.EIO, "Input/output error")
-        act()
-        raise Killed
-
-    def write(self, path: str, text: str, **options: Any) -> None:
-        self._meet(lambda: super(Dying, self).write(path, text), options.get("on_child"))
-
-    def run(self, argv: Any, **options: Any) -> Any:
-        from virtgpu.sim.door import changes
-
-        if not argv[0].endswith("sriov-manage") and not changes(argv[1:]):
-            return super().run(argv, **options)
-        return self._meet(
-            lambda: super(Dying, self).run(argv, timeout_s=9), options.get("on_child")
-        )
 
 
 def snapshot(host: HostHandle) -> dict[str, Any]:
@@ -99,7 +35,7 @@ def snapshot(host: HostHandle) -> dict[str, Any]:
 
 def writes_of(scenario: Scenario, folder: Path, act: Callable[[HostHandle], Any]) -> int:
     """How many writes it takes."""
-    door = Dying(scenario.profile, folder, 0, "never")
+    door = Faulty(scenario.profile, folder, {})
     act(HostHandle(door, vendors=hosts.VENDORS))
     return door.count
 
@@ -143,7 +79,9 @@ def test_killed_at_any_write_of_making_nothing_is_left(
         before = snapshot(host)
         with pytest.raises(Killed):
             create(
-                HostHandle(Dying(scenario.profile, folder, number, moment), vendors=hosts.VENDORS),
+                HostHandle(
+                    Faulty(scenario.profile, folder, {number: moment}), vendors=hosts.VENDORS
+                ),
                 scenario,
             )
         report = host.recover()
@@ -165,7 +103,7 @@ def test_killed_at_any_write_of_taking_it_is_finished(
         folder = tmp_path / str(number)
         host = hosts.handle(scenario.profile, folder)
         ids = [one.id for one in create(host, scenario).slices]
-        dying = Dying(scenario.profile, folder, number, moment)
+        dying = Faulty(scenario.profile, folder, {number: moment})
         with pytest.raises(Killed):
             HostHandle(dying, vendors=hosts.VENDORS).destroy(ids)
         assert [one.outcome for one in host.recover().journals] == ["finished"], number
@@ -175,9 +113,9 @@ def test_killed_at_any_write_of_taking_it_is_finished(
 
 def killed_in(
     scenario: Scenario, folder: Path, number: int, act: Callable[[HostHandle], Any]
-) -> Dying | None:
+) -> Faulty | None:
     """Killed while a child does the write; None where no child does it."""
-    dying = Dying(scenario.profile, folder, number, "in")
+    dying = Faulty(scenario.profile, folder, {number: "in"})
     try:
         with pytest.raises(Killed):
             act(HostHandle(dying, vendors=hosts.VENDORS))
@@ -237,7 +175,7 @@ def test_a_write_that_fails_undoes_those_before_it(scenario: Scenario, tmp_path:
         folder = tmp_path / str(number)
         host = hosts.handle(scenario.profile, folder)
         before = snapshot(host)
-        dying = Dying(scenario.profile, folder, number, "refused")
+        dying = Faulty(scenario.profile, folder, {number: "EIO"})
         with pytest.raises(RolledBack):
             create(HostHandle(dying, vendors=hosts.VENDORS), scenario)
         nothing_is_left(host, before)

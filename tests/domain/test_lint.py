@@ -301,7 +301,7 @@ def test_a_file_that_is_no_domain_is_a_finding_and_the_others_are_checked(tmp_pa
 
 
 def test_all_guests_are_checked_each_against_the_others(tmp_path: Path) -> None:
-    pytest.importorskip("libvirt")
+    pytest.importorskip("libvirt", reason="libvirt-python is an extra; scripts/test installs it")
     twice = "<node>"
     for name in ("one", "two"):
         twice += (

@@ -18,18 +18,17 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.real.dying import NAME
 from tests.real.inside import snapshot
-from tests.support.trials import DEATHS, Act, Attempt, Faults, Trials, ended
-from virtgpu.api import GuestShape, HostHandle
+from tests.real.kill_inside import make, undo
+from tests.support.trials import DEATHS, Act, Attempt, Faults, Trials, ended, is_change
+from virtgpu.api import HostHandle
 from virtgpu.apply import reservations
 from virtgpu.errors import HostError
 from virtgpu.host import libvirt_domains
 from virtgpu.host.local import LocalDoor
 from virtgpu.host.state import default_state_dir
-from virtgpu.sim.door import changes
 
-NAME = "mortal"
-SHAPE = GuestShape(memory_mib=64, vcpus=1)
 URI = "qemu:///system"
 FAULTS = Path("/sys/kernel/virtgpu_sim/faults")
 PCI = Path("/sys/bus/pci/devices")
@@ -70,7 +69,7 @@ class Mortal(LocalDoor):
         self.meet(lambda: super(Mortal, self).write(path, text, **options))
 
     def run(self, argv: Any, **options: Any) -> Any:
-        if not argv[0].endswith("sriov-manage") and not changes(argv[1:]):
+        if not is_change(argv):
             return super().run(argv, **options)
         return self.meet(lambda: super(Mortal, self).run(argv, **options), is_tool=True)
 
@@ -156,24 +155,16 @@ def override(function: Path) -> str:
     return (function / "driver_override").read_text().strip()
 
 
-def make(verb: str, request: str) -> Act:
-    if verb == "define":
-        return lambda host: host.define(NAME, [request], SHAPE)
-    return lambda host: host.create(request, guest=NAME)
-
-
-def take(verb: str) -> Act:
-    if verb == "undefine":
-        return lambda host: host.undefine(NAME)
-    return lambda host: host.destroy([one.id for one in host.slices() if one.guest == NAME])
-
-
 def main(make_verb: str, take_verb: str, request: str) -> None:
     has_guests, first = make_verb == "define", snapshot()
     found = {}
+
+    def made(host: HostHandle) -> None:
+        make(host, make_verb, request)
+
     for verb, prepare, act in (
-        (make_verb, lambda host: taken(host, take_verb, first), make(make_verb, request)),
-        (take_verb, make(make_verb, request), take(take_verb)),
+        (make_verb, lambda host: taken(host, make_verb, first), made),
+        (take_verb, made, lambda host: undo(host, make_verb)),
     ):
         trials = Trials(Mounted(prepare, has_guests), act)
         trials.once(in_recovery=DEATHS)
@@ -181,10 +172,10 @@ def main(make_verb: str, take_verb: str, request: str) -> None:
     print(json.dumps(found))
 
 
-def taken(host: HostHandle, verb: str, first: dict[str, Any]) -> None:
+def taken(host: HostHandle, make_verb: str, first: dict[str, Any]) -> None:
     """Nothing is there, and the card's VFs and modes, which stay are as before."""
     if any(one.guest == NAME for one in host.slices()):
-        take(verb)(host)
+        undo(host, make_verb)
     for address, count in snapshot().get("numvfs", {}).items():
         if count and not first["numvfs"][address]:
             if host.gpu(address).enable_vfs == "sriov-manage":

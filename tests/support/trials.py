@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
+import subprocess
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +15,8 @@ from tests.support import hosts
 from virtgpu.api import HostHandle
 from virtgpu.apply import journal, reservations
 from virtgpu.errors import RecoveryNeeded, RolledBack, VirtgpuError
+from virtgpu.host import processes
+from virtgpu.host.door import Child, OnChild
 from virtgpu.sim.door import SimDoor, changes
 from virtgpu.sim.faults import HALF
 
@@ -158,42 +161,84 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing of ours runs after it."""
 
 
+class NoChild(BaseException):
+    """This write is made by no child."""
+
+
+def is_change(argv: Sequence[str]) -> bool:
+    """Whether a tool that is run so changes something."""
+    return argv[0].endswith("sriov-manage") or changes(argv[1:])
+
+
 class Faulty(SimDoor):
-    """A simulated host in process whose writes meet the faults."""
+    """A simulated host in process whose writes meet the faults; besides those, `in`: we die while a
+    child does the write, and leave it to `end_child`."""
 
     def __init__(self, profile: str, folder: Path, given: Faults) -> None:
         super().__init__(profile, state_dir=folder, environment={})
         self.given = given
         self.count = 0
         self.tools: set[int] = set()
+        self._late: Callable[[], Any] = lambda: None
+        self._child: subprocess.Popen[bytes] | None = None
 
     def sleep(self, seconds: float) -> None:
         """Time passes at once."""
 
-    def _meet(self, act: Callable[[], Any], what: str) -> Any:
+    def end_child(self, *, done: bool) -> None:
+        """The child that outlived us does its write, or dies without it."""
+        assert self._child is not None
+        self._child.kill()
+        self._child.wait()
+        self.given = {}
+        if done:
+            with contextlib.suppress(OSError):
+                self._late()
+
+    def _leave(self, act: Callable[[OnChild | None], Any], on_child: OnChild | None) -> None:
+        if on_child is None:
+            raise NoChild  # a write that cannot block is made by ourselves
+        self._late = lambda: act(None)
+        self._child = subprocess.Popen(["sleep", "60"])
+        on_child(Child(self._child.pid, processes.started(self._child.pid) or 0))
+        raise Killed
+
+    def _meet(
+        self, act: Callable[[OnChild | None], Any], what: str, on_child: OnChild | None
+    ) -> Any:
         self.count += 1
         fault = self.given.get(self.count)
         if fault == "before":
             raise Killed
+        if fault == "in":
+            self._leave(act, on_child)
         if fault == HALF and self.count not in self.tools:
             fault = "EIO"
         if fault in REFUSALS:
             raise OSError(getattr(errno, fault), fault, what)
-        done = act()
+        done = act(on_child)
         if fault == "after":
             raise Killed
         return done
 
-    def write(self, path: str, text: str, **options: Any) -> None:
-        self._meet(lambda: super(Faulty, self).write(path, text, **options), path)
+    def write(
+        self, path: str, text: str, *, on_child: OnChild | None = None, **options: Any
+    ) -> None:
+        def act(child: OnChild | None) -> None:
+            super(Faulty, self).write(path, text, on_child=child, **options)
 
-    def run(self, argv: Any, **options: Any) -> Any:
-        if not argv[0].endswith("sriov-manage") and not changes(argv[1:]):
-            return super().run(argv, **options)
+        self._meet(act, path, on_child)
+
+    def run(self, argv: Any, *, on_child: OnChild | None = None, **options: Any) -> Any:
+        def act(child: OnChild | None) -> Any:
+            return super(Faulty, self).run(argv, on_child=child, **options)
+
+        if not is_change(argv):
+            return act(on_child)
         self.tools.add(self.count + 1)
         if self.given.get(self.count + 1) == HALF:
             self._faults = {self._writes + 1: HALF}
-        return self._meet(lambda: super(Faulty, self).run(argv, **options), argv[0])
+        return self._meet(act, argv[0], on_child)
 
 
 def look(host: HostHandle) -> dict[str, Any]:
