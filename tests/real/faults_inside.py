@@ -173,7 +173,7 @@ def main(make_verb: str, take_verb: str, request: str) -> None:
 
 
 def taken(host: HostHandle, make_verb: str, first: dict[str, Any]) -> None:
-    """Nothing is there, and the card's VFs and modes, which stay are as before."""
+    """Nothing is there, and the card's VFs and modes, which stay, are as before."""
     if any(one.guest == NAME for one in host.slices()):
         undo(host, make_verb)
     for address, count in snapshot().get("numvfs", {}).items():
